@@ -1,0 +1,334 @@
+"""kvferry beside the embedded engine: its thread asks, the executor's threads answer, under one lock.
+
+Owns no rule: decisions are the gate's, states the machine's, bytes the tiers'. What is settled goes to
+records, metrics and the run-time switches.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ...cache.commands import BlockMemory, Completion, LoadDone, News, StoreDone
+from ...cache.machine import Cache
+from ...cache.requests import LoadTo
+from ...cache.requests import Wait as CacheWait
+from ...cache.settle import Ending
+from ...clock import Clock
+from ...config import Config
+from ...errors import InputError
+from ...executors.membership import Member, Membership, Standing
+from ...executors.shelf import Shelf
+from ...executors.threads import ThreadExecutor
+from ...keys.pool import PoolKeys
+from ...outcomes import Outcome
+from ...runs.decisions import DecisionRecord
+from ...telemetry.accounts import record_account
+from ...telemetry.metrics import Metrics
+from ...telemetry.names import Mode
+from ..records import record_of
+from .cacheside import Answer, Compute, EngineLoad, LoadUpTo, Step, Wait
+from .request import EngineRequest
+
+__all__ = ["Ferry"]
+
+_KEPT_RECORDS = 20_000
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the engine's steps said of one request."""
+
+    request: EngineRequest
+    data_class: str
+    arrival_wall_seconds: float
+    computed_tokens: int = 0
+    prefill_seconds: float = 0.0
+    chosen_at: float | None = None
+    """When the cache said to compute."""
+    dispatch_seconds: float = 0.0
+
+
+class Ferry:
+    """A `CacheSide`, and the run-time `Controls` of the replica it belongs to."""
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        cache: Cache,
+        shelf: Shelf,
+        membership: Membership | None,
+        keys: Mapping[str, PoolKeys],
+        executor: Callable[[Callable[[Completion], None]], ThreadExecutor],
+        clock: Clock,
+        metrics: Metrics,
+        replica: str,
+        chunk_tokens: int,
+        sink: Callable[[DecisionRecord], None] | None,
+        on_close: Callable[[Cache], None] | None = None,
+    ) -> None:
+        self._config = config
+        self._cache = cache
+        self._shelf = shelf
+        self._membership = membership
+        self._keys = keys
+        self._clock = clock
+        self._metrics = metrics
+        self._replica = replica
+        self._chunk_tokens = chunk_tokens
+        self._sink = sink
+        self._on_close = on_close
+        self._lock = threading.RLock()
+        self._done: deque[Completion] = deque()
+        self._wake: Callable[[], None] = lambda: None
+        self._seen: dict[str, _Seen] = {}
+        self._records: deque[DecisionRecord] = deque(maxlen=_KEPT_RECORDS)
+        self._recorded = 0
+        self._published_bytes = 0
+        self._read_bytes = 0
+        self._executor = executor(self._deliver)
+        metrics.mode(Mode(cache.mode))
+
+    # -- the cache side: called on the engine's thread ---------------------------------------------------
+
+    def on_wake(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+
+    def arrive(self, request: EngineRequest) -> None:
+        fields = request.fields
+        data_class = fields.data_class or self._config.data_class
+        member = self._membership.members.get(data_class) if self._membership is not None else None
+        barred, why = self._barred(data_class, member)
+        keys: Sequence[bytes] = ()
+        if member is not None and barred is None:
+            keys = self._keys[data_class].keys(request.hashes)
+        with self._lock:
+            self._seen[request.rid] = _Seen(request, data_class, self._clock.wall())
+            self._cache.arrive(
+                self._clock.now(),
+                request.rid,
+                keys,
+                request.prompt_tokens,
+                hashes=request.hashes,
+                namespace=member.digest if member is not None else b"",
+                boundary_tokens=fields.boundary_tokens,
+                data_class=data_class,
+                max_load_tokens=fields.max_load_tokens,
+                deadline_seconds=fields.deadline_seconds,
+                barred=barred,
+                barred_why=why,
+            )
+            self._flush()
+
+    def ask(self, rid: str, local_tokens: int, load: EngineLoad) -> Answer:
+        with self._lock:
+            now = self._clock.now()
+            answer = self._cache.ask(
+                now,
+                rid,
+                local_tokens,
+                chunk_tokens=self._chunk_tokens,
+                queued_tokens=load.prefill_tokens_ahead,
+                running_requests=load.decoding_requests,
+                free_blocks=load.free_blocks,
+            )
+            if isinstance(answer, CacheWait):
+                return Wait()
+            if isinstance(answer, LoadTo):
+                return LoadUpTo(answer.end_block)
+            seen = self._seen[rid]
+            if seen.chosen_at is None:
+                seen.chosen_at = now
+            return Compute()
+
+    def begin(self, rid: str, end_block: int, memory: BlockMemory) -> None:
+        with self._lock:
+            self._cache.begin(self._clock.now(), rid, end_block, memory)
+            self._flush()
+
+    def news(self) -> Sequence[News]:
+        with self._lock:
+            now = self._clock.now()
+            while self._done:
+                done = self._done.popleft()
+                if isinstance(done, StoreDone):
+                    self._published_bytes += done.stored_bytes
+                elif isinstance(done, LoadDone):
+                    self._read_bytes += done.legs.bytes
+                self._cache.receive(now, done)
+            self._cache.tick(now)
+            self._flush()
+            return self._cache.take_news()
+
+    def step(self, step: Step) -> None:
+        with self._lock:
+            estimates = self._cache.estimates
+            if step.kind == "decode":
+                estimates.decode_step(step.seconds)
+                return
+            estimates.prefill_step(step.tokens, step.context, step.seconds)
+            seen = self._seen.get(step.rid)
+            if seen is None:
+                return
+            if seen.computed_tokens == 0 and seen.chosen_at is not None:
+                seen.dispatch_seconds = max(0.0, self._clock.now() - step.seconds - seen.chosen_at)
+            seen.computed_tokens += step.tokens
+            seen.prefill_seconds += step.seconds
+
+    def computed(self, rid: str, tokens: int, clean: bool, source: BlockMemory) -> bool:
+        with self._lock:
+            lent = self._cache.computed(self._clock.now(), rid, tokens, clean=clean, source=source)
+            self._flush()
+            return lent
+
+    def finish(self, rid: str, aborted: bool, ttft_seconds: float | None) -> dict[str, Any] | None:
+        with self._lock:
+            seen = self._seen.pop(rid)
+            ending = Ending(aborted, seen.computed_tokens, seen.prefill_seconds, seen.dispatch_seconds)
+            mode = self._cache.mode
+            account = self._cache.finish(self._clock.now(), rid, ending)
+            self._flush()
+            record = record_of(
+                account,
+                replica=self._replica,
+                arrival_wall_seconds=seen.arrival_wall_seconds,
+                data_class=seen.data_class,
+                block_tokens=self._config.block_tokens,
+                bytes_per_token=self._cache.settings.bytes_per_token,
+                kinds=self._shelf.kinds,
+                fields=seen.request.fields,
+                ttft_seconds=ttft_seconds,
+            )
+            self._records.append(record)
+            self._recorded += 1
+            saving = self._cache.trial.saving()
+            if self._cache.mode != mode:
+                self._metrics.mode(Mode(self._cache.mode))
+        record_account(self._metrics, account, self._shelf.kinds)
+        if saving is not None:
+            self._metrics.saving(saving)
+        if self._sink is not None:
+            self._sink(record)
+        answer: dict[str, Any] = msgspec.to_builtins(record)
+        return answer
+
+    def next_deadline(self) -> float | None:
+        with self._lock:
+            return self._cache.next_deadline()
+
+    def close(self) -> None:
+        if self._membership is not None:
+            self._membership.close()
+        self._executor.close()
+        with self._lock:
+            if self._on_close is not None:
+                self._on_close(self._cache)
+                self._on_close = None
+        self._shelf.close()
+
+    # -- the controls: called on the server's threads ----------------------------------------------------
+
+    def settings(self) -> Mapping[str, Any]:
+        link = self._shelf.link
+        with self._lock:
+            estimates, budget = self._cache.estimates, self._cache.flights.budget
+            a, b, c = estimates.prefill.coefficients
+            values: dict[str, Any] = {
+                "gate.mode": self._cache.mode,
+                "gate.policy": self._cache.terms.policy,
+                "pool.bytes_per_second": None if link is None else link.bytes_per_second,
+                "state": {
+                    "published_bytes": self._published_bytes,
+                    "read_bytes": self._read_bytes,
+                    "pool": None if self._shelf.pool is None else self._shelf.pool.state.value,
+                    "namespaces": {
+                        name: {"standing": m.standing.value, "why": m.why}
+                        for name, m in (self._membership.members if self._membership else {}).items()
+                    },
+                    "loads_in_flight": budget.in_flight,
+                    "load_cap": budget.cap,
+                    "prefill": {"a": a, "b": b, "c": c, "observations": estimates.prefill.n},
+                    "legs": [
+                        {
+                            "tier": kind.value,
+                            "setup_seconds": leg.coefficients[0],
+                            "bytes_per_second": leg.bytes_per_second if leg.coefficients[1] > 0 else None,
+                            "spread_p95": leg.spread.quantile(0.95),
+                            "observations": leg.n,
+                        }
+                        for kind, leg in zip(self._shelf.kinds, estimates.legs, strict=True)
+                    ],
+                },
+            }
+        return values
+
+    def change(self, changes: Mapping[str, Any]) -> Mapping[str, Any]:
+        checked = {name: self._check(name, value) for name, value in changes.items()}
+        with self._lock:
+            self._cache.switch(mode=checked.get("gate.mode"), policy=checked.get("gate.policy"))
+            if "gate.mode" in checked:
+                self._metrics.mode(Mode(self._cache.mode))
+            if "pool.bytes_per_second" in checked and self._shelf.link is not None:
+                self._shelf.link.bytes_per_second = checked["pool.bytes_per_second"]
+        return self.settings()
+
+    def decisions(self, since: int) -> tuple[Sequence[Mapping[str, Any]], int]:
+        with self._lock:
+            first = self._recorded - len(self._records)
+            wanted = list(self._records)[max(0, since - first) :]
+            following = self._recorded
+        return [msgspec.to_builtins(record) for record in wanted], following
+
+    def metrics(self) -> bytes:
+        with self._lock:
+            budget = self._cache.flights.budget
+            self._metrics.in_flight(loads=budget.in_flight, stores=self._cache.stores_in_flight)
+        return self._metrics.render()
+
+    # -- inside ----------------------------------------------------------------------------------------
+
+    def _deliver(self, completion: Completion) -> None:
+        self._done.append(completion)
+        self._wake()
+
+    def _flush(self) -> None:
+        commands = self._cache.take()
+        if commands:
+            self._executor.submit(commands)
+
+    def _barred(self, data_class: str, member: Member | None) -> tuple[Outcome | None, str]:
+        """Why the shared cache must not be used for a request of this class, if it must not."""
+        if self._membership is None:
+            return None, ""
+        if member is None:
+            return Outcome.NOT_CACHEABLE, f"data class {data_class!r} is not in shareable_data_classes"
+        if member.standing is Standing.REFUSED:
+            return Outcome.INCOMPATIBLE, f"numerics: {member.why}"
+        if member.standing is Standing.PENDING:
+            return Outcome.FAILED, member.why
+        return None, ""
+
+    def _check(self, name: str, value: Any) -> Any:
+        allowed = {
+            "gate.mode": ("off", "shadow", "canary", "on"),
+            "gate.policy": ("rule", "always", "never"),
+        }
+        if name in allowed:
+            if value not in allowed[name]:
+                raise InputError(f"{name}: {value!r} is not one of {', '.join(allowed[name])}")
+            return value
+        if name == "pool.bytes_per_second":
+            if self._shelf.link is None:
+                raise InputError(f"{name}: this replica has no pool")
+            if value is not None and not (isinstance(value, int | float) and value > 0):
+                raise InputError(f"{name}: {value!r} is not a rate; write bytes per second, or null for none")
+            return value
+        raise InputError(
+            f"{name!r} cannot be switched; known are {', '.join((*allowed, 'pool.bytes_per_second'))}"
+        )

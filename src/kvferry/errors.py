@@ -1,0 +1,91 @@
+"""The whole error tree of kvferry.
+
+Every error that a user can cause or meet is one of these, and its message names the setting, file or
+line and says what to write instead.
+
+    KvferryError
+    |-- InputError                what the user gave is wrong: exit status 2
+    |   |-- ConfigError           a setting: unknown key, wrong type, wrong unit
+    |   |-- UsageError            a command line
+    |   |-- FormatError           a file or a frame that does not parse
+    |   |-- ModelError            a model that cannot be served or measured
+    |   `-- MissingExtra          a part that is not installed: names the pip command
+    |-- StoreError                a tier could not do its work
+    |   |-- TierTimeout           its deadline passed
+    |   |-- TierUnavailable       refused, reset, gone, read-only, in back-off
+    |   `-- TierFull              no room, and nothing may be evicted
+    `-- EngineError               an engine or a replica process failed
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConfigError",
+    "EngineError",
+    "FormatError",
+    "InputError",
+    "KvferryError",
+    "MissingExtra",
+    "ModelError",
+    "StoreError",
+    "TierFull",
+    "TierTimeout",
+    "TierUnavailable",
+    "UsageError",
+]
+
+
+class KvferryError(Exception):
+    """Base of everything that kvferry raises on purpose."""
+
+    exit_status = 1
+
+
+class InputError(KvferryError):
+    """What the user gave is wrong."""
+
+    exit_status = 2
+
+
+class ConfigError(InputError):
+    """A setting is unknown, has the wrong type or the wrong unit."""
+
+
+class UsageError(InputError):
+    """A command line that does not make sense."""
+
+
+class FormatError(InputError):
+    """A file, record or frame that does not parse."""
+
+
+class ModelError(InputError):
+    """A model that cannot be read, served or measured."""
+
+
+class MissingExtra(InputError):
+    """An optional part is not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs an optional part: pip install 'kvferry[{extra}]'")
+        self.extra = extra
+
+
+class StoreError(KvferryError):
+    """A tier could not do its work; the cache treats it as a miss with a cause."""
+
+
+class TierTimeout(StoreError):
+    """The deadline of a tier operation passed."""
+
+
+class TierUnavailable(StoreError):
+    """The tier cannot be reached or used now."""
+
+
+class TierFull(StoreError):
+    """The tier has no room, and nothing in it may be evicted."""
+
+
+class EngineError(KvferryError):
+    """An engine or a replica process failed."""

@@ -1,0 +1,52 @@
+"""summary.json of a demo run: what its figures are called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+__all__ = ["ARMS", "Arm", "DemoSummary", "Policy"]
+
+ARMS = ("cold", "local_hit", "pool_hit", "declined", "fallback")
+"""Ways in which a prompt became ready; never mixed."""
+
+
+class Arm(msgspec.Struct, frozen=True):
+    """The distribution of one path: time to the first token, as the client saw it."""
+
+    n: int
+    p50_seconds: float | None
+    p95_seconds: float | None
+    """The largest below 20 values."""
+    p95_is_max: bool
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """One policy at the unseen bandwidths."""
+
+    total_seconds: float
+    lost_seconds: float
+    n: int
+
+
+class DemoSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """summary.json of a demo. Times in seconds, rates in bytes per second."""
+
+    model: str
+    plan: str
+    block_tokens: int
+    bytes_per_token: int
+    arms: dict[str, Arm]
+    ledger: dict[str, int]
+    outputs_identical: bool
+    differing: tuple[str, ...]
+    """Questions that were not always answered with the same tokens; empty when all were."""
+    flip: dict[str, float | bool | None]
+    flips: tuple[dict[str, Any], ...]
+    policies: dict[str, Policy]
+    prediction: dict[str, float | int | None]
+    pool_killed: dict[str, Any] | None
+    bytes: dict[str, int]
+    checks: dict[str, bool]
+    sentences: tuple[str, ...]

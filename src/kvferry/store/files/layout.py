@@ -1,0 +1,114 @@
+"""Where things lie in the directory of a files tier.
+
+    format                 "kvferry files 1"
+    account                the lock of the directory, and what is used (`account`)
+    ghosts                 filter of evicted keys, mapped by every process (`..bloom`)
+    blocks/<ab>/<key hex>  one file a value: atime is its last use, mtime its expiry (`expired`)
+    tmp/                   values and notes being written
+    leases/<name hex>      content is the holder, mtime the expiry
+    notes/<quoted name>    small documents
+
+Owns names and their making; refuses to know what is in a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from ...errors import ConfigError
+
+__all__ = ["NEVER", "Layout", "expired", "expiry_of"]
+
+NEVER = 0
+"""The mtime (nanoseconds) of a value that does not expire."""
+
+_MILLISECOND = 1_000_000
+_FORMAT = "kvferry files 1\n"
+
+
+def expiry_of(now_ns: int, life_seconds: float) -> int:
+    """The mtime of a value that lives for `life_seconds` from now: whole milliseconds, rounded up."""
+    return -(-(now_ns + int(life_seconds * 1e9)) // _MILLISECOND) * _MILLISECOND
+
+
+def expired(mtime_ns: int, now_ns: int) -> bool:
+    """Whether the life in an mtime is over.
+
+    An mtime that is not of whole milliseconds was set by somebody who wrote to the file, not by us: it says
+    nothing of a life, and the value's checksum will tell what was done to it.
+    """
+    return mtime_ns != NEVER and mtime_ns % _MILLISECOND == 0 and mtime_ns <= now_ns
+
+
+class Layout:
+    """Paths under `root`; making it creates what is missing."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._blocks = str(root / "blocks")
+        self.account = root / "account"
+        self.ghosts = root / "ghosts"
+        self.tmp = str(root / "tmp")
+        self.leases = str(root / "leases")
+        self._notes = str(root / "notes")
+        try:
+            self._create()
+        except OSError as error:
+            raise ConfigError(
+                f"{root} cannot be used as a files tier: {error.strerror}; "
+                "give a directory that can be written"
+            ) from error
+
+    def block(self, key: bytes) -> str:
+        name = key.hex()
+        return f"{self._blocks}/{name[:2]}/{name}"
+
+    def lease(self, name: bytes) -> str:
+        return f"{self.leases}/{name.hex()}"
+
+    def note(self, name: str) -> str:
+        # A dot would hide the note, or leave the folder.
+        return f"{self._notes}/{quote(name, safe='').replace('.', '%2E')}"
+
+    def note_names(self) -> list[str]:
+        return [unquote(name) for name in os.listdir(self._notes)]
+
+    def block_folders(self) -> list[str]:
+        """Folders of blocks that exist; they are made when a first block needs them, and stay."""
+        return [entry.path for entry in os.scandir(self._blocks)]
+
+    def check_links(self) -> None:
+        """Publishing needs hard links; raises `ConfigError` where there are none. The lock is held."""
+        first, second = f"{self.tmp}/n-{os.getpid()}-a", f"{self.tmp}/n-{os.getpid()}-b"
+        try:
+            with open(first, "wb"):
+                os.link(first, second)
+        except OSError as error:
+            raise ConfigError(
+                f"{self.root}: the file system has no hard links ({error.strerror}); "
+                "give a directory on another one"
+            ) from error
+        finally:
+            for path in (first, second):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+
+    def _create(self) -> None:
+        marker = self.root / "format"
+        if marker.exists():
+            found = marker.read_text(errors="replace")
+            if found != _FORMAT:
+                raise ConfigError(
+                    f"{self.root} holds {found.strip()!r}, this release reads {_FORMAT.strip()!r}; "
+                    "give another directory"
+                )
+        for folder in (self._blocks, self.tmp, self.leases, self._notes):
+            os.makedirs(folder, exist_ok=True)
+        if not marker.exists():
+            # Processes that open a new directory at once all write the same words.
+            fresh = marker.with_name(f"format.{os.getpid()}")
+            fresh.write_text(_FORMAT)
+            os.replace(fresh, marker)

@@ -1,0 +1,166 @@
+"""A tier seen as blocks of one namespace: every value is a verified frame.
+
+Owns the pairing of header and payload and the verification of what comes back. Refuses to know what is
+in the payload. A block that fails verification is reported, never dropped here: the cache books it first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import overload
+
+from ..errors import FormatError
+from .arrival import get_telling
+from .frame import HEADER_BYTES, Flaw, encode_into, flaw_of
+from .tier import Kind, Tier, Usage, Vector
+
+__all__ = ["FramedTier"]
+
+log = logging.getLogger(__name__)
+
+
+class FramedTier:
+    """Blocks of one namespace in `tier`; payload buffers only, headers are kept in memory of its own.
+
+    `namespace_digest` is 32 bytes. `on_flaw(key, flaw)` hears of every block that failed verification.
+    Every method may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        tier: Tier,
+        namespace_digest: bytes,
+        *,
+        on_flaw: Callable[[bytes, Flaw], None] | None = None,
+    ) -> None:
+        if len(namespace_digest) != 32:
+            raise FormatError(f"a namespace digest has 32 bytes, not {len(namespace_digest)}")
+        self.tier = tier
+        self.namespace_digest = namespace_digest
+        self._on_flaw = on_flaw
+
+    @property
+    def name(self) -> str:
+        return self.tier.name
+
+    @property
+    def kind(self) -> Kind:
+        return self.tier.kind
+
+    @staticmethod
+    def value_bytes(payload_bytes: int) -> int:
+        """What a block of `payload_bytes` takes in the tier."""
+        return payload_bytes + HEADER_BYTES
+
+    def find(self, keys: Sequence[bytes], timeout_seconds: float) -> bytes:
+        """One `Found` byte per key."""
+        return self.tier.find(keys, timeout_seconds)
+
+    def get(self, keys: Sequence[bytes], into: Sequence[memoryview], timeout_seconds: float) -> bytes:
+        """Read payloads straight into `into`; one `Got` byte per key, OK only for verified blocks.
+
+        Buffers whose byte is not OK hold no promise. Each block is verified as it arrives.
+        """
+        headers = _headers(len(keys))
+        namespace = self.namespace_digest
+        flaws: dict[int, Flaw] = {}
+
+        def verify(i: int) -> None:
+            flaw = flaw_of(headers[i], into[i], namespace, keys[i])
+            if flaw is not None:
+                flaws[i] = flaw
+
+        values = list(zip(headers, into, strict=True))
+        statuses = get_telling(self.tier, keys, values, timeout_seconds, verify)
+        if not flaws:
+            return statuses
+        verified = bytearray(statuses)
+        for i, flaw in flaws.items():
+            verified[i] = flaw.got
+            self._report(keys[i], flaw)
+        return bytes(verified)
+
+    def put(
+        self,
+        keys: Sequence[bytes],
+        payloads: Sequence[memoryview],
+        timeout_seconds: float,
+        *,
+        ttl_seconds: float | None = None,
+    ) -> bytes:
+        """Write payloads that are not there yet; one `Put` byte per key."""
+        frames = _Frames(self.namespace_digest, keys, payloads)
+        return self.tier.put(keys, frames, timeout_seconds, ttl_seconds=ttl_seconds)
+
+    def drop(self, keys: Sequence[bytes], timeout_seconds: float, *, ghost: bool = True) -> int:
+        """Remove; how many were there."""
+        return self.tier.drop(keys, timeout_seconds, ghost=ghost)
+
+    def lease(
+        self, names: Sequence[bytes], holder: bytes, ttl_seconds: float, timeout_seconds: float
+    ) -> bytes:
+        """Try to take each name; one byte per name, 1 where `holder` has it now."""
+        return self.tier.lease(names, holder, ttl_seconds, timeout_seconds)
+
+    def release(self, names: Sequence[bytes], holder: bytes, timeout_seconds: float) -> None:
+        """Give back leases that `holder` has."""
+        self.tier.release(names, holder, timeout_seconds)
+
+    def read_note(self, name: str, timeout_seconds: float) -> bytes | None:
+        """A small document beside the blocks."""
+        return self.tier.read_note(name, timeout_seconds)
+
+    def write_note(self, name: str, value: bytes, timeout_seconds: float, *, if_absent: bool = False) -> bool:
+        """Write a note; False when `if_absent` and it was there."""
+        return self.tier.write_note(name, value, timeout_seconds, if_absent=if_absent)
+
+    def notes(self, prefix: str, timeout_seconds: float) -> list[str]:
+        """Names of the notes that begin with `prefix`, sorted."""
+        return self.tier.notes(prefix, timeout_seconds)
+
+    def usage(self, timeout_seconds: float) -> Usage:
+        """What the tier holds now, every namespace counted."""
+        return self.tier.usage(timeout_seconds)
+
+    def close(self) -> None:
+        """Close the tier."""
+        self.tier.close()
+
+    def _report(self, key: bytes, flaw: Flaw) -> None:
+        log.warning("tier %s: block %s: %s", self.tier.name, key.hex()[:16], flaw.value)
+        if self._on_flaw is not None:
+            self._on_flaw(key, flaw)
+
+
+class _Frames(Sequence[Vector]):
+    """Frames of a batch, each encoded when a tier first takes it: just before it is sent, while warm."""
+
+    def __init__(self, namespace: bytes, keys: Sequence[bytes], payloads: Sequence[memoryview]) -> None:
+        if len(keys) != len(payloads):
+            raise ValueError(f"{len(keys)} keys for {len(payloads)} payloads")
+        self._namespace, self._keys, self._payloads = namespace, keys, payloads
+        self._headers = _headers(len(keys))
+        self._encoded = bytearray(len(keys))
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @overload
+    def __getitem__(self, index: int) -> Vector: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Vector]: ...
+    def __getitem__(self, index: int | slice) -> Vector | list[Vector]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        header, payload = self._headers[index], self._payloads[index]
+        if not self._encoded[index]:
+            encode_into(header, self._namespace, self._keys[index], payload)
+            self._encoded[index] = 1
+        return header, payload
+
+
+def _headers(count: int) -> list[memoryview]:
+    """One allocation for the headers of a batch."""
+    whole = memoryview(bytearray(count * HEADER_BYTES))
+    return [whole[i : i + HEADER_BYTES] for i in range(0, count * HEADER_BYTES, HEADER_BYTES)]

@@ -1,0 +1,57 @@
+"""The server's memory of what was published: a Bloom filter in two strings.
+
+Owns their names, their filling and their change of generations. The bits are those of `..bloom`, so that
+one word of each string answers for a key. The server evicts by itself and tells nobody: a key that is
+absent now, but known here, was evicted or has expired.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from ..bloom import BITS_PER_KEY, bits_of, word_of
+from .connection import Connection, ServerError, command
+from .replies import integer
+
+__all__ = ["Published"]
+
+log = logging.getLogger(__name__)
+
+
+class Published:
+    """The filter under `root`; each of its generations takes `keys` additions, for 4 bytes a key together."""
+
+    def __init__(self, root: bytes, keys: int) -> None:
+        self.young, self.old = root + b"0", root + b"1"
+        self._added = root + b"n"
+        self._keys = keys
+        self._words = max(1, keys * BITS_PER_KEY // 64)
+
+    def words(self, keys: Sequence[bytes]) -> list[int]:
+        """The index of each key's 64-bit word in either string."""
+        return [word_of(key, self._words) for key in keys]
+
+    def add(self, connection: Connection, keys: Sequence[bytes]) -> None:
+        """Remember keys; one round trip, and a second one when a generation is full."""
+        if not keys:
+            return
+        fields = [
+            part
+            for key, word in zip(keys, self.words(keys), strict=True)
+            for bit in bits_of(key)
+            # BITFIELD counts bits from the most significant one.
+            for part in (b"SET", b"u1", b"%d" % (word * 64 + 63 - bit), b"1")
+        ]
+        fill = command(b"BITFIELD", self.young, *fields)
+        connection.send([fill, command(b"INCRBY", self._added, b"%d" % len(keys))])
+        filled, total = connection.read_replies(2)
+        if isinstance(filled, ServerError) or isinstance(total, ServerError):
+            # A full server refuses this too. The blocks are stored; only their memory is lost.
+            log.warning("published blocks will not be known once they are evicted: %s", filled)
+            return
+        before = integer(total) - len(keys)
+        # Additions are counted by the server, so exactly one of its clients crosses each boundary.
+        if before // self._keys != integer(total) // self._keys:
+            connection.send([command(b"RENAME", self.young, self.old)])
+            connection.read_replies(1)
