@@ -1,12 +1,15 @@
 """Writes the pages that come from the code; with --check only says whether they are in step.
 
 docs/settings.md   every setting, from the schema
+docs/metrics.md    every metric, label and span, from the list of names
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+
+from metrics_page import metrics_page
 
 from kvferry.config import Config
 from kvferry.config.fields import Field, fields_of, show_value
@@ -65,14 +68,15 @@ def _settings() -> str:
 
 def main() -> int:
     """Write the pages, or check them."""
-    page, text = Path(__file__).with_name("settings.md"), _settings()
-    if "--check" not in sys.argv[1:]:
-        page.write_text(text, encoding="utf-8")
-        return 0
-    if not page.exists() or page.read_text(encoding="utf-8") != text:
-        print(f"{page} is not in step with the code: run `make docs`", file=sys.stderr)
-        return 1
-    return 0
+    check, status = "--check" in sys.argv[1:], 0
+    for name, text in (("settings.md", _settings()), ("metrics.md", metrics_page())):
+        page = Path(__file__).with_name(name)
+        if not check:
+            page.write_text(text, encoding="utf-8")
+        elif not page.exists() or page.read_text(encoding="utf-8") != text:
+            print(f"{page} is not in step with the code: run `make docs`", file=sys.stderr)
+            status = 1
+    return status
 
 
 if __name__ == "__main__":

@@ -181,7 +181,8 @@ class AnyOrder(RuleBasedStateMachine):
         assert request.decision is not None
         if request.decision.reason is not Reason.EXPLORES_LOAD and request.deadline is None:
             stop = next((i for i in range(start, best) if life.keys[i] in taken), best)
-            assert end == min(stop, start + free), "the best usable prefix was not taken"
+            slower_tier_left = end < stop and life.held[end] != life.held[end - 1]
+            assert end == min(stop, start + free) or slower_tier_left, "the best usable prefix was not taken"
 
     @precondition(lambda self: any(isinstance(life.answer, LoadTo) for life in self.open.values()))
     @rule(index=INDEX, fewer=st.sampled_from([0, 0, 0, 1]), memory=st.sampled_from([True] * 5 + [False]))
@@ -363,6 +364,8 @@ class AnyOrder(RuleBasedStateMachine):
         for request in self.cache._requests.values():
             if request.phase in (Phase.PROBING, Phase.CHOSEN, Phase.LOADING):
                 assert deadline is not None
+            elif deadline is None:
+                assert request.wait_until is None or request.woken or request.phase is Phase.SETTLED
             elif request.phase is Phase.KNOWN and isinstance(self.lives[request.rid].answer, Wait):
                 assert request.wait_until is None or request.woken or deadline <= request.wait_until
 

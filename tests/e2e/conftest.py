@@ -62,6 +62,11 @@ class Pair:
         self.pool.wait_for(first.record, len(prompt) // BLOCK_TOKENS)
         return first
 
+    def publish_somehow(self, prompt: list[int]) -> None:
+        """A is asked twice; whether and when its blocks arrive is another question."""
+        for _ in range(2):
+            self.a.ask(prompt, answer_tokens=1)
+
 
 def new_prompt(tokens: int = 84) -> list[int]:
     """Token ids that no other prompt begins with: by default ten blocks and a tail of four."""

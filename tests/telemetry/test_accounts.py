@@ -11,7 +11,7 @@ from kvferry.cache.account import Account, LoadedRun
 from kvferry.cache.commands import Legs
 from kvferry.gate.facts import Arm, Decision, GateTerms, Reason
 from kvferry.outcomes import Outcome
-from kvferry.store.tier import Found, Got, Kind
+from kvferry.store.tier import Found, Got, Kind, Put
 from kvferry.telemetry import Metrics, observer, path_of, record_account
 from kvferry.telemetry.names import Path
 
@@ -150,6 +150,11 @@ def test_an_aborted_request_never_became_ready() -> None:
         ("find", b"", {"probed": ("pool", 0.5, 3, 0)}),
         ("get", bytes([Got.OK, Got.OK, Got.LATE]), {"loaded": ("pool", 0.5, 2000)}),
         ("put", b"\0\0\0", {"stored": ("pool", 0.5, 2000)}),
+        (
+            "put",
+            bytes([Put.STORED, Put.FULL, Put.FULL]),
+            {"stored": ("pool", 0.5, 2000), "refused": ("pool", 2)},
+        ),
         ("drop", b"", {}),
     ],
 )

@@ -16,7 +16,7 @@ from kvferry.gate.trial import Saving
 from kvferry.outcomes import Outcome
 from kvferry.store.tier import Kind
 from kvferry.telemetry import Metrics, open_metrics
-from kvferry.telemetry.names import METRICS, Choice, Mode, Part, Path
+from kvferry.telemetry.names import METRICS, Choice, Mode, Part, Path, StepKind
 from kvferry.telemetry.prometheus import PrometheusMetrics
 
 Call = Callable[[Metrics], None]
@@ -34,10 +34,12 @@ CALLS: dict[str, Call] = {
     "probed": lambda m: m.probed(Kind.POOL, 0.001, blocks=64, found=60),
     "loaded": lambda m: m.loaded(Kind.POOL, 0.05, 1 << 20),
     "stored": lambda m: m.stored(Kind.HOST, 0.02, 1 << 21),
+    "refused": lambda m: m.refused(Kind.POOL, 7),
+    "step": lambda m: m.step(StepKind.PREFILL, 512, 0.5),
     "never_read": lambda m: m.never_read(Kind.DISK, 4096),
     "tier_state": lambda m: m.tier_state(Kind.POOL, up=False, backoff_seconds=0.75),
     "tier_usage": lambda m: m.tier_usage(Kind.POOL, capacity_bytes=1000, used_bytes=10),
-    "in_flight": lambda m: m.in_flight(loads=3, stores=2),
+    "in_flight": lambda m: m.in_flight(loads=3, load_cap=4, stores=2),
     "mode": lambda m: m.mode(Mode.CANARY),
 }
 
@@ -71,12 +73,16 @@ def samples(metrics: Metrics) -> Samples:
         ("stored", "kvferry_store_seconds_sum", {"tier": "host"}, 0.02),
         ("stored", "kvferry_store_bytes_sum", {"tier": "host"}, 1 << 21),
         ("stored", "kvferry_published_bytes_total", {"tier": "host"}, 1 << 21),
+        ("refused", "kvferry_refused_blocks_total", {"tier": "pool"}, 7),
+        ("step", "kvferry_step_seconds_sum", {"step": "prefill"}, 0.5),
+        ("step", "kvferry_computed_tokens_total", {}, 512),
         ("never_read", "kvferry_never_read_bytes_total", {"tier": "disk"}, 4096),
         ("tier_state", "kvferry_tier_up", {"tier": "pool"}, 0),
         ("tier_state", "kvferry_tier_backoff_seconds", {"tier": "pool"}, 0.75),
         ("tier_usage", "kvferry_tier_capacity_bytes", {"tier": "pool"}, 1000),
         ("tier_usage", "kvferry_tier_used_bytes", {"tier": "pool"}, 10),
         ("in_flight", "kvferry_loads_in_flight", {}, 3),
+        ("in_flight", "kvferry_load_cap", {}, 4),
         ("in_flight", "kvferry_stores_in_flight", {}, 2),
         ("mode", "kvferry_mode", {"mode": "canary"}, 1),
         ("mode", "kvferry_mode", {"mode": "on"}, 0),
@@ -123,6 +129,26 @@ def test_an_unknown_usage_is_absent() -> None:
     metrics = PrometheusMetrics()
     metrics.tier_usage(Kind.POOL, capacity_bytes=None, used_bytes=5)
     assert ("kvferry_tier_capacity_bytes", frozenset({("tier", "pool")})) not in samples(metrics)
+
+
+def test_a_usage_that_is_no_longer_known_goes_away() -> None:
+    metrics = PrometheusMetrics()
+    metrics.tier_usage(Kind.POOL, capacity_bytes=1000, used_bytes=5)
+    metrics.tier_usage(Kind.POOL, capacity_bytes=None, used_bytes=None)
+    assert ("kvferry_tier_used_bytes", frozenset({("tier", "pool")})) not in samples(metrics)
+
+
+def test_a_new_trial_has_said_nothing_yet() -> None:
+    metrics = PrometheusMetrics()
+    CALLS["saving"](metrics)
+    metrics.saving(None)
+    assert not [name for name, _ in samples(metrics) if name == "kvferry_saving_ratio"]
+
+
+def test_decode_steps_compute_no_prompt() -> None:
+    metrics = PrometheusMetrics()
+    metrics.step(StepKind.DECODE, 1, 0.05)
+    assert samples(metrics)["kvferry_computed_tokens_total", frozenset()] == 0
 
 
 def test_two_recorders_do_not_mix() -> None:

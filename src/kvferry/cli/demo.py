@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-import time
 from collections.abc import Coroutine
 from datetime import datetime
 from pathlib import Path
@@ -15,19 +14,16 @@ import msgspec
 from cyclopts import App
 
 from ..config import cache_dir, load
-from ..report.decisions import DECISION_COLUMNS, decision_row
 from ..runs.directory import RunDirectory
 from .output import Json, write_json
+from .teller import Teller
 
 if TYPE_CHECKING:
-    from ..measure.demo.replicas import Asked
     from ..runs.demo_summary import DemoSummary
 
 __all__ = ["app"]
 
 app = App(name="demo", help="Two replicas share a real KV cache, and only when it pays.")
-
-_WIDTHS = (9, 8, 10, 9, 9, 9, 13, 18, 9, 8)
 
 
 @app.default
@@ -78,18 +74,18 @@ def demo(
         seed=seed,
         equal={"model": model, "dtype": "float32", "threads": 1, "plan": plan.name},
     ) as run:
-        teller = _Teller(out)
-        summary = _run(
-            run_demo(
-                plan=plan,
-                model=model,
-                pool_url=pool,
-                run=run,
-                seed=seed,
-                cache_dir=cache_dir(),
-                narrator=teller,
+        with Teller(out, plan.requests) as teller:
+            summary = _run(
+                run_demo(
+                    plan=plan,
+                    model=model,
+                    pool_url=pool,
+                    run=run,
+                    seed=seed,
+                    cache_dir=cache_dir(),
+                    narrator=teller,
+                )
             )
-        )
         run.write_summary(msgspec.to_builtins(summary))
     print(f"\n{'=' * 100}", file=out)
     for line in render(summary):
@@ -115,39 +111,3 @@ def _run(demo: Coroutine[Any, Any, DemoSummary]) -> DemoSummary:
     except ExceptionGroup as group:
         # Two replicas work at the same time: one clear error is worth more than a group of them.
         raise next(iter(group.exceptions)) from group
-
-
-class _Teller:
-    """Tells steps and decisions as lines: the same on a terminal and in a log."""
-
-    def __init__(self, out: object) -> None:
-        self._out = out
-        self._began = time.monotonic()
-        self.interesting = ""
-
-    def step(self, number: int, title: str, requests: int) -> None:
-        count = f" ({requests} requests)" if requests else ""
-        self._say(f"\n[{self._clock()}] {number}. {title}{count}")
-        if number > 1:
-            self._say(self._cells(DECISION_COLUMNS) + "  first token")
-
-    def asked(self, asked: Asked) -> None:
-        record = asked.record
-        if asked.arm == "link":
-            return
-        if record.path == "pool_hit" or not self.interesting:
-            self.interesting = asked.request_id
-        self._say(f"{self._cells(decision_row(record))}  {asked.ttft_seconds:.2f} s")
-
-    def note(self, text: str) -> None:
-        self._say(f"    {text}")
-
-    def _cells(self, cells: tuple[str, ...]) -> str:
-        return " ".join(cell.ljust(width) for cell, width in zip(cells, _WIDTHS, strict=True))
-
-    def _clock(self) -> str:
-        passed = int(time.monotonic() - self._began)
-        return f"{passed // 60}:{passed % 60:02d}"
-
-    def _say(self, line: str) -> None:
-        print(line, file=self._out, flush=True)  # type: ignore[call-overload]

@@ -93,6 +93,10 @@ def replica(
     )
     loaded = load(file=config, overrides=set_)
     cache_bytes = parse_bytes(local_cache, "--local-cache")
+    if loaded.config.spans:
+        from ..telemetry.exporting import send_spans
+
+        send_spans()
     _begin_records(loaded, model=model, dtype=dtype, threads=threads)
 
     from ..engines.transformers.arena import Arena

@@ -113,7 +113,9 @@ def _request(record: DecisionRecord) -> Iterator[tuple[str, str]]:
 def _decision(record: DecisionRecord) -> Iterator[tuple[str, str]]:
     decision = record.decision
     if decision is None:
-        yield "decision", "none: the request ended, or waited too long for an answer, before there was one"
+        short = record.prompt_tokens < record.block_tokens
+        why = "the prompt has no whole block" if short else "the request ended, or no tier could be asked"
+        yield "decision", f"none: {why}"
         return
     if decision.candidate_bytes:
         yield (

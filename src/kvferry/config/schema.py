@@ -17,6 +17,7 @@ from .fields import check_struct
 from .urls import check_disk, check_pool, hide_password
 
 __all__ = [
+    "CodecName",
     "Config",
     "GateSettings",
     "LimitSettings",
@@ -33,6 +34,7 @@ Touches: TypeAlias = Literal["replica", "pool"]
 Mode: TypeAlias = Literal["off", "shadow", "canary", "on"]
 Policy: TypeAlias = Literal["rule", "always", "never"]
 Objective: TypeAlias = Literal["latency", "throughput"]
+CodecName: TypeAlias = Literal["raw", "fp8", "int8", "int4"]
 
 _Share: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
 _Quantile: TypeAlias = Annotated[float, msgspec.Meta(gt=0, lt=1)]
@@ -130,10 +132,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     )
     revision: Annotated[str | None, _doc("revision of the weights; else their digest is used")] = None
     block_tokens: Annotated[int, _doc("tokens in a block", ge=1)] = 32
+    codec: Annotated[
+        CodecName,
+        _doc("how blocks are stored and sent: raw is exact, the others are smaller and lossy"),
+    ] = "raw"
     replica: Annotated[str | None, _doc("name of this replica; else host and process")] = None
-    strict: Annotated[bool, _doc("stop where kvferry would otherwise go on without the cache")] = False
-    allow_fail: Annotated[bool, _doc("start although the engine fails requests whose load fails")] = False
+    strict: Annotated[bool, _doc("do not start when the pool cannot be used; else serve without it")] = False
     record: Annotated[str | None, _doc("folder that gets decisions.jsonl")] = None
+    spans: Annotated[
+        bool, _doc("hand every request to OpenTelemetry as a trace; OTEL_ variables say where")
+    ] = False
     profile: Annotated[str | None, _doc("profile.json to start from and to save to")] = None
     gate: Annotated[GateSettings, _doc("whether to carry")] = msgspec.field(default_factory=GateSettings)
     limits: Annotated[LimitSettings, _doc("how much at once")] = msgspec.field(default_factory=LimitSettings)

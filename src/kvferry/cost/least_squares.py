@@ -55,51 +55,52 @@ class Sums:
         both.n = self.n + other.n
         return both
 
-    def solve(self, ridge: Sequence[float] | None = None) -> list[float]:
+    def solve(self, prior: Sequence[tuple[float, float]] | None = None) -> list[float]:
         """Coefficients, none negative, that minimise the weighted squared error.
 
-        `ridge[i]` is relative to the feature's own diagonal: a small value decides between features that
-        the observations cannot tell apart, and changes nothing where they can. With three features every
+        `prior[i]` is (weight, value): as if feature i alone had been seen to take `value`, with so much of
+        the weight that it has in all observations. A small weight decides between features that the
+        observations cannot tell apart, and changes little where they can. With three features every
         support can be tried, which is exact and needs no iteration; mostly the first one is the answer.
         """
-        penalty = [(ridge[i] if ridge else 0.0) * self.gram[i][i] for i in range(self.width)]
-        free = self._solve_on(range(self.width), penalty)
+        diagonal = [self.gram[i][i] for i in range(self.width)]
+        right = self.right
+        if prior is not None:
+            right = [r + d * w * v for r, d, (w, v) in zip(right, diagonal, prior, strict=True)]
+            diagonal = [d * (1.0 + w) for d, (w, _) in zip(diagonal, prior, strict=True)]
+        free = self._solve_on(range(self.width), diagonal, right)
         if free is not None and min(free) >= 0.0:
             return free
         best: list[float] = [0.0] * self.width
         best_gain = 0.0
         for size in range(self.width - 1, 0, -1):
             for support in combinations(range(self.width), size):
-                solution = self._solve_on(support, penalty)
+                solution = self._solve_on(support, diagonal, right)
                 if solution is None or min(solution) < 0.0:
                     continue
                 # At its optimum a support takes this much off the squared error.
-                gain = sum(x * self.right[i] for i, x in zip(support, solution, strict=True))
-                if gain > best_gain + 1e-12 * self.square:
+                gain = sum(x * right[i] for i, x in zip(support, solution, strict=True))
+                if gain > best_gain * (1.0 + 1e-12):
                     best, best_gain = [0.0] * self.width, gain
                     for index, value in zip(support, solution, strict=True):
                         best[index] = value
         return best
 
-    def _solve_on(self, support: Sequence[int], penalty: Sequence[float]) -> list[float] | None:
+    def _solve_on(
+        self, support: Sequence[int], diagonal: Sequence[float], right: Sequence[float]
+    ) -> list[float] | None:
         """Gaussian elimination with pivoting, scaled to a unit diagonal; None where it is singular."""
-        scale = []
-        for i in support:
-            diagonal = self.gram[i][i] + penalty[i]
-            if diagonal <= 0.0:
-                return None
-            scale.append(diagonal**-0.5)
         size = len(support)
+        if min(diagonal[i] for i in support) <= 0.0:
+            return None
         if size == 1:
-            return [self.right[support[0]] * scale[0] * scale[0]]
+            return [right[support[0]] / diagonal[support[0]]]
+        scale = [diagonal[i] ** -0.5 for i in support]
         if size == 2:
-            return self._solve_pair(support[0], support[1], scale[0], scale[1])
+            return self._solve_pair(support[0], support[1], scale, right)
         rows = [
-            [
-                (self.gram[i][j] + (penalty[i] if i == j else 0.0)) * scale[p] * scale[q]
-                for q, j in enumerate(support)
-            ]
-            + [self.right[i] * scale[p]]
+            [1.0 if p == q else self.gram[i][j] * scale[p] * scale[q] for q, j in enumerate(support)]
+            + [right[i] * scale[p]]
             for p, i in enumerate(support)
         ]
         for column in range(size):
@@ -118,11 +119,14 @@ class Sums:
             solution[r] = (rows[r][size] - rest) / rows[r][r]
         return [x * s for x, s in zip(solution, scale, strict=True)]
 
-    def _solve_pair(self, i: int, j: int, p: float, q: float) -> list[float] | None:
+    def _solve_pair(
+        self, i: int, j: int, scale: Sequence[float], right: Sequence[float]
+    ) -> list[float] | None:
         """The same for two features, written out: every transfer solves one."""
+        p, q = scale
         off = self.gram[i][j] * p * q
         determinant = 1.0 - off * off
         if determinant < 1e-10:
             return None
-        x, y = self.right[i] * p, self.right[j] * q
+        x, y = right[i] * p, right[j] * q
         return [(x - off * y) / determinant * p, (y - off * x) / determinant * q]

@@ -18,7 +18,7 @@ _FADE = 0.98
 _SPREAD_FADE = 0.95
 # Where steps of one size only have been seen, the constant and the linear term cannot be told apart: the
 # ridge lets the linear one carry the time.
-_RIDGE = (1e-4, 0.0, 1e-6)
+_PRIOR = ((1e-4, 0.0), (0.0, 0.0), (1e-6, 0.0))
 
 
 class PrefillModel:
@@ -42,7 +42,7 @@ class PrefillModel:
     def coefficients(self) -> tuple[float, float, float]:
         """(a, b, c) in seconds, seconds per token, seconds per token pair."""
         if self._coefficients is None:
-            a, b, c = self.sums.solve(_RIDGE)
+            a, b, c = self.sums.solve(_PRIOR)
             self._coefficients = (a, b, c)
         return self._coefficients
 

@@ -51,10 +51,8 @@ class LegModel:
     def coefficients(self) -> tuple[float, float]:
         """(setup seconds, seconds per byte for one transfer alone)."""
         if self._coefficients is None:
-            sums = self.sums.merged(Sums(2))
             # As if a transfer of nothing had been seen, that took the setup as it was.
-            sums.add((1.0, 0.0), self.setup_before, _SETUP_WEIGHT * sums.gram[0][0])
-            setup, per_byte = sums.solve()
+            setup, per_byte = self.sums.solve(((_SETUP_WEIGHT, self.setup_before), (0.0, 0.0)))
             self._coefficients = (setup, per_byte)
         return self._coefficients
 

@@ -75,7 +75,7 @@ def open_shelf(
         disk = open_tier(config.disk, clock=clock, setting="disk", kind=Kind.DISK)
         add(BackedOff(Measured(disk, observe(Kind.DISK), clock), clock), Kind.DISK)
     if config.pool:
-        pool = open_pool(config.pool, clock)
+        pool = open_pool(config.pool, clock, connect_seconds=config.timeouts.connect)
         shelf.link = RateLimited(pool, None, clock)
         shelf.pool = BackedOff(
             Measured(shelf.link, observe(Kind.POOL), clock),
@@ -88,8 +88,10 @@ def open_shelf(
     return shelf
 
 
-def open_pool(url: str, clock: Clock) -> Tier:
+def open_pool(url: str, clock: Clock, *, connect_seconds: float) -> Tier:
     """The pool at `url`, booked as a pool even where its tier would call itself a disk or host memory."""
     if url.startswith(("files:", "memory:")):
         return open_tier(url, clock=clock, kind=Kind.POOL)
+    if url.startswith(("valkey:", "redis:")):
+        return open_tier(url, clock=clock, connect_seconds=connect_seconds)
     return open_tier(url, clock=clock)

@@ -33,6 +33,7 @@ from ..cache.commands import (
 from ..clock import Clock
 from ..errors import ConfigError, StoreError, TierTimeout
 from ..outcomes import Outcome
+from ..store.codec import Codec
 from ..store.framed import FramedTier
 from ..store.tier import Found, Got, Kind, Put, Tier
 from .aliens import Aliens
@@ -79,7 +80,8 @@ def _mark(key: bytes, purpose: bytes) -> bytes:
 class ThreadExecutor:
     """Carries out commands; every operation is answered exactly once through `deliver`.
 
-    `deliver` is called from any thread and must not block. `holder` names this replica in leases.
+    `deliver` is called from any thread and must not block. `holder` names this replica in leases. With
+    `codec` blocks travel encoded, and the bytes of an answer are those that moved.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class ThreadExecutor:
         publish_bytes: int = 1 << 30,
         slot_seconds: float = 60.0,
         aliens: Aliens | None = None,
+        codec: Codec | None = None,
     ) -> None:
         if pool_loads is not None and pool_loads < 1:
             raise ConfigError(f"pool_loads must be at least 1, or left out for no cap, not {pool_loads}")
@@ -106,6 +109,7 @@ class ThreadExecutor:
         self._publish_bytes = publish_bytes
         self._slot_seconds = slot_seconds
         self._aliens = aliens
+        self._codec = codec
         self._lookups = ThreadPoolExecutor(2, "kvferry-lookup")
         self._loads = ThreadPoolExecutor(load_threads, "kvferry-load")
         self._stores = ThreadPoolExecutor(store_threads, "kvferry-store")
@@ -123,7 +127,8 @@ class ThreadExecutor:
         """A tier as blocks of one namespace. A race only makes the same view twice."""
         framed = self._framed.get((tier, namespace))
         if framed is None:
-            framed = self._framed[tier, namespace] = FramedTier(self._tiers[tier], namespace)
+            framed = FramedTier(self._tiers[tier], namespace, codec=self._codec)
+            self._framed[tier, namespace] = framed
         return framed
 
     def submit(self, commands: Sequence[Command]) -> None:
@@ -304,7 +309,7 @@ class ThreadExecutor:
                 got = tier.get(keys, views[at:stop], left)
                 whole = len(got) - len(got.lstrip(b"\x00"))
                 good += whole
-                got_bytes += sum(view.nbytes for view in views[at : at + whole])
+                got_bytes += sum(tier.payload_bytes(view) for view in views[at : at + whole])
                 if whole < len(got):
                     cause = _CAUSES[Got(got[whole])]
                     detail = f"{tier.name}: block {command.start + at + whole} {Got(got[whole]).name.lower()}"
@@ -418,7 +423,9 @@ class ThreadExecutor:
                 stored += put.count(Put.STORED)
                 held += put.count(Put.HELD)
                 stored_bytes += sum(
-                    v.nbytes for v, p in zip(chosen[at:stop], put, strict=True) if p == Put.STORED
+                    tier.payload_bytes(v)
+                    for v, p in zip(chosen[at:stop], put, strict=True)
+                    if p == Put.STORED
                 )
                 if Put.FULL in put or Put.FAILED in put:
                     # Later blocks of the chain are of no use without these.

@@ -4,46 +4,43 @@ Permission: only blocks that end before the request's boundary, only data classe
 is left is published by policy: never (a read-only replica), declared (only requests that state a boundary),
 second-touch (blocks that were asked for before), all.
 
-Touches are counted in bounded memory: when the table is full the oldest untouched keys are forgotten,
+Touches are counted in bounded memory: when the table is full the older generation of keys is forgotten,
 which can only delay a publication.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from bisect import bisect_left
 from collections.abc import Sequence
 
 __all__ = ["Publication", "Touches"]
 
 
 class Touches:
-    """How often each key was asked for, for the most recently asked `most` keys."""
+    """Which keys were asked for, of the most recently asked `most` keys (at least half as many)."""
 
     def __init__(self, most: int = 1_000_000) -> None:
-        self._most = most
-        self._seen: OrderedDict[bytes, None] = OrderedDict()
+        self._half = max(1, most // 2)
+        self._young: dict[bytes, None] = {}
+        self._old: dict[bytes, None] = {}
 
     def touch(self, keys: Sequence[bytes]) -> int:
         """Count one request for a chain; how many leading keys had been asked for before.
 
-        A chain's keys are touched from the front, so those seen before are a prefix, unless the table
-        has forgotten some: then the prefix is cut there.
+        Whoever asks for a block asks for all before it, so the keys seen before are a prefix. It stays one:
+        keys are forgotten a generation at a time, and a head is never older than what follows it.
         """
-        seen = self._seen
-        before = 0
-        for key in keys:
-            if key not in seen:
-                break
-            before += 1
-        for key in keys:
-            seen[key] = None
-            seen.move_to_end(key)
-        while len(seen) > self._most:
-            seen.popitem(last=False)
+        young, old = self._young, self._old
+        before = bisect_left(
+            range(len(keys)), True, key=lambda i: keys[i] not in young and keys[i] not in old
+        )
+        young.update(dict.fromkeys(keys))
+        if len(young) > self._half:
+            self._old, self._young = young, {}
         return before
 
     def __len__(self) -> int:
-        return len(self._seen)
+        return len(self._young.keys() | self._old.keys())
 
 
 class Publication:

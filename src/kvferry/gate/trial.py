@@ -33,6 +33,8 @@ class Saving(msgspec.Struct, frozen=True):
     @property
     def costs(self) -> bool:
         """Whether sharing makes requests slower, beyond doubt however often one looks."""
+        if self.high >= 0.0:
+            return False
         slower = log(1.0 - self.share)
         error = slower - log(1.0 - self.high)
         return slower - error * (_Z_OF_VERDICT / _Z) > 0.0

@@ -52,7 +52,7 @@ _DIGEST_BYTES = 32
 
 
 class Codec(IntEnum):
-    """How the payload is encoded. Only RAW is written today; the numbers of the others are taken."""
+    """How the payload is encoded; `store/codec` has one class for each."""
 
     RAW = 0
     FP8 = 1

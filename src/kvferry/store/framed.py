@@ -1,7 +1,8 @@
 """A tier seen as blocks of one namespace: every value is a verified frame.
 
-Owns the pairing of header and payload and the verification of what comes back. Refuses to know what is
-in the payload. A block that fails verification is reported, never dropped here: the cache books it first.
+Owns the pairing of header and payload, the verification of what comes back and, with a codec, the way of a
+block through a staging buffer. Refuses to know what is in the payload. A block that fails verification is
+reported, never dropped here: the cache books it first.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import overload
 
 from ..errors import FormatError
 from .arrival import get_telling
+from .codec import Codec
 from .frame import HEADER_BYTES, Flaw, encode_into, flaw_of
-from .tier import Kind, Tier, Usage, Vector
+from .frame import Codec as CodecId
+from .tier import Kind, Put, Tier, Usage, Vector
 
 __all__ = ["FramedTier"]
 
@@ -21,10 +24,11 @@ log = logging.getLogger(__name__)
 
 
 class FramedTier:
-    """Blocks of one namespace in `tier`; payload buffers only, headers are kept in memory of its own.
+    """Blocks of one namespace in `tier`; block buffers only, headers are kept in memory of its own.
 
     `namespace_digest` is 32 bytes. `on_flaw(key, flaw)` hears of every block that failed verification.
-    Every method may be called from any thread.
+    Blocks move as they are, without a copy, unless `codec` makes them smaller: then the payload, and what
+    the checksum covers, is the encoded block. Every method may be called from any thread.
     """
 
     def __init__(
@@ -33,12 +37,15 @@ class FramedTier:
         namespace_digest: bytes,
         *,
         on_flaw: Callable[[bytes, Flaw], None] | None = None,
+        codec: Codec | None = None,
     ) -> None:
         if len(namespace_digest) != 32:
             raise FormatError(f"a namespace digest has 32 bytes, not {len(namespace_digest)}")
         self.tier = tier
         self.namespace_digest = namespace_digest
         self._on_flaw = on_flaw
+        self._codec = None if codec is None or codec.id is CodecId.RAW else codec
+        self._codec_id = CodecId.RAW if self._codec is None else self._codec.id
 
     @property
     def name(self) -> str:
@@ -53,6 +60,10 @@ class FramedTier:
         """What a block of `payload_bytes` takes in the tier."""
         return payload_bytes + HEADER_BYTES
 
+    def payload_bytes(self, block: memoryview) -> int:
+        """What moves of `block`: its own bytes, or those of its encoded form."""
+        return block.nbytes if self._codec is None else self._codec.payload_bytes
+
     def find(self, keys: Sequence[bytes], timeout_seconds: float) -> bytes:
         """One `Found` byte per key."""
         return self.tier.find(keys, timeout_seconds)
@@ -60,18 +71,22 @@ class FramedTier:
     def get(self, keys: Sequence[bytes], into: Sequence[memoryview], timeout_seconds: float) -> bytes:
         """Read payloads straight into `into`; one `Got` byte per key, OK only for verified blocks.
 
-        Buffers whose byte is not OK hold no promise. Each block is verified as it arrives.
+        Buffers whose byte is not OK hold no promise. Each block is verified as it arrives, and decoded then.
         """
         headers = _headers(len(keys))
         namespace = self.namespace_digest
+        codec, codec_id = self._codec, self._codec_id
+        payloads = into if codec is None else codec.slots_for(into)
         flaws: dict[int, Flaw] = {}
 
         def verify(i: int) -> None:
-            flaw = flaw_of(headers[i], into[i], namespace, keys[i])
+            flaw = flaw_of(headers[i], payloads[i], namespace, keys[i], codec_id)
             if flaw is not None:
                 flaws[i] = flaw
+            elif codec is not None:
+                codec.decode_into(payloads[i], into[i])
 
-        values = list(zip(headers, into, strict=True))
+        values = list(zip(headers, payloads, strict=True))
         statuses = get_telling(self.tier, keys, values, timeout_seconds, verify)
         if not flaws:
             return statuses
@@ -89,9 +104,20 @@ class FramedTier:
         *,
         ttl_seconds: float | None = None,
     ) -> bytes:
-        """Write payloads that are not there yet; one `Put` byte per key."""
-        frames = _Frames(self.namespace_digest, keys, payloads)
-        return self.tier.put(keys, frames, timeout_seconds, ttl_seconds=ttl_seconds)
+        """Write blocks that are not there yet; one `Put` byte per key.
+
+        A codec encodes before the time-out begins. From the first block that it cannot hold on, all are
+        FAILED: what comes behind a gap in a chain is of no use.
+        """
+        codec = self._codec
+        if codec is None:
+            frames = _Frames(self.namespace_digest, keys, payloads, CodecId.RAW)
+            return self.tier.put(keys, frames, timeout_seconds, ttl_seconds=ttl_seconds)
+        encoded = self._encoded(codec, keys, payloads)
+        kept = keys[: len(encoded)]
+        frames = _Frames(self.namespace_digest, kept, encoded, codec.id)
+        statuses = self.tier.put(kept, frames, timeout_seconds, ttl_seconds=ttl_seconds)
+        return statuses + bytes([Put.FAILED]) * (len(keys) - len(kept))
 
     def drop(self, keys: Sequence[bytes], timeout_seconds: float, *, ghost: bool = True) -> int:
         """Remove; how many were there."""
@@ -127,6 +153,17 @@ class FramedTier:
         """Close the tier."""
         self.tier.close()
 
+    def _encoded(self, codec: Codec, keys: Sequence[bytes], blocks: Sequence[memoryview]) -> list[memoryview]:
+        """These blocks in this thread's staging buffers, up to the first that the codec cannot hold."""
+        slots = codec.slots_for(blocks)
+        for i, (key, block, slot) in enumerate(zip(keys, blocks, slots, strict=True)):
+            try:
+                codec.encode_into(block, slot)
+            except FormatError as error:
+                log.warning("tier %s: block %s: %s", self.tier.name, key.hex()[:16], error)
+                return slots[:i]
+        return slots
+
     def _report(self, key: bytes, flaw: Flaw) -> None:
         log.warning("tier %s: block %s: %s", self.tier.name, key.hex()[:16], flaw.value)
         if self._on_flaw is not None:
@@ -136,10 +173,12 @@ class FramedTier:
 class _Frames(Sequence[Vector]):
     """Frames of a batch, each encoded when a tier first takes it: just before it is sent, while warm."""
 
-    def __init__(self, namespace: bytes, keys: Sequence[bytes], payloads: Sequence[memoryview]) -> None:
+    def __init__(
+        self, namespace: bytes, keys: Sequence[bytes], payloads: Sequence[memoryview], codec: int
+    ) -> None:
         if len(keys) != len(payloads):
             raise ValueError(f"{len(keys)} keys for {len(payloads)} payloads")
-        self._namespace, self._keys, self._payloads = namespace, keys, payloads
+        self._namespace, self._keys, self._payloads, self._codec = namespace, keys, payloads, codec
         self._headers = _headers(len(keys))
         self._encoded = bytearray(len(keys))
 
@@ -155,7 +194,7 @@ class _Frames(Sequence[Vector]):
             return [self[i] for i in range(*index.indices(len(self)))]
         header, payload = self._headers[index], self._payloads[index]
         if not self._encoded[index]:
-            encode_into(header, self._namespace, self._keys[index], payload)
+            encode_into(header, self._namespace, self._keys[index], payload, self._codec)
             self._encoded[index] = 1
         return header, payload
 

@@ -18,7 +18,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-__all__ = ["Entry", "Found", "Got", "Kind", "Put", "Tier", "Usage", "Vector"]
+__all__ = ["Entry", "Found", "Got", "Kind", "OnEvicted", "Put", "Tier", "Usage", "Vector"]
 
 Vector = Sequence[memoryview]
 """The parts of one value, in order; each a C-contiguous byte view, writable when read into."""
@@ -70,14 +70,35 @@ class Put(IntEnum):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tier holds. Unknown terms are None, never guessed."""
+    """What a tier holds, and what its capacity is really worth. Unknown terms are None, never guessed."""
 
     capacity_bytes: int | None
+    """The physical capacity, as configured."""
     used_bytes: int | None
     blocks: int | None
+    unread_bytes: int | None = None
+    """Held now, and never read so far."""
     evicted_blocks: int | None = None
-    reserved_bytes: int = 0
-    fragmentation_bytes: int = 0
+    """Dropped by the tier itself: for room, at the end of a life, or unread for too long."""
+    evicted_unread_blocks: int | None = None
+    """Those of them that nobody ever read."""
+    evicted_unread_bytes: int | None = None
+    """What was published, dropped by the tier and never read: writing it was for nothing."""
+    active_decode_bytes: int | None = None
+    """Capacity that running requests occupy; 0 where no request can."""
+    reserved_bytes: int | None = None
+    """Capacity that is set aside, for instance given back to a machine that runs out of memory."""
+    fragmentation_bytes: int | None = None
+    """Capacity that is lost between values."""
+
+    @property
+    def effective_bytes(self) -> int | None:
+        """C_physical - C_active_decode - C_reserved - C_fragmentation; None where one is unknown."""
+        taken = (self.active_decode_bytes, self.reserved_bytes, self.fragmentation_bytes)
+        known = [term for term in taken if term is not None]
+        if self.capacity_bytes is None or len(known) < len(taken):
+            return None
+        return self.capacity_bytes - sum(known)
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -85,6 +106,18 @@ class Entry(msgspec.Struct, frozen=True):
 
     key: bytes
     value_bytes: int
+    read: bool | None = None
+    """Whether it was ever read; None where the tier does not know."""
+
+
+class OnEvicted(Protocol):
+    """Hears what a tier dropped by itself, after it did, in the thread that made it do so."""
+
+    def __call__(self, keys: Sequence[bytes], read: bytes, unread_bytes: int) -> None:
+        """`read` has one byte a key, 1 where somebody read it; `unread_bytes` is the size of the others.
+
+        Called without a lock of the tier; must not block.
+        """
 
 
 @runtime_checkable
@@ -121,7 +154,9 @@ class Tier(Protocol):
 
         A value is visible whole or not at all.
 
-        `ttl_seconds` is an upper bound of its life; None means the tier's own.
+        `ttl_seconds` is an upper bound of its life; None means the tier's own. The keys of a batch are taken
+        for blocks of one chain in order: no block goes before one that continues it. A tier that evicts by
+        itself may take one more keyword, `hints` (`store/hints.py`); callers ask through `put_hinted`.
         """
 
     def drop(self, keys: Sequence[bytes], timeout_seconds: float, *, ghost: bool = True) -> int:

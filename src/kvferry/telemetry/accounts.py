@@ -12,7 +12,7 @@ from ..cache.account import Account
 from ..gate.facts import Arm
 from ..outcomes import Outcome
 from ..store.measured import Observe
-from ..store.tier import Found, Kind
+from ..store.tier import Found, Kind, Put
 from .metrics import Metrics
 from .names import Choice, Path
 
@@ -68,5 +68,7 @@ def observer(metrics: Metrics, tier: Kind) -> Observe:
                 metrics.loaded(tier, seconds, moved_bytes)
             case "put":
                 metrics.stored(tier, seconds, moved_bytes)
+                if Put.FULL in statuses:
+                    metrics.refused(tier, statuses.count(Put.FULL))
 
     return observe

@@ -18,7 +18,7 @@ from ..gate.facts import Arm, Reason
 from ..gate.trial import Saving
 from ..outcomes import Outcome
 from ..store.tier import Kind
-from .names import Choice, Mode, Part, Path
+from .names import Choice, Mode, Part, Path, StepKind
 
 if TYPE_CHECKING:
     from .prometheus import PrometheusMetrics
@@ -47,8 +47,8 @@ class Metrics:
     def saved(self, seconds: float) -> None:
         """A load was ready so long before the predicted recompute."""
 
-    def saving(self, saving: Saving) -> None:
-        """What sharing saves against the holdout, as estimated now."""
+    def saving(self, saving: Saving | None) -> None:
+        """What sharing saves against the holdout, as estimated now; None while too little is known."""
 
     def fell_back(self, cause: Outcome) -> None:
         """A load that was begun did not bring all of its blocks."""
@@ -65,6 +65,9 @@ class Metrics:
     def stored(self, tier: Kind, seconds: float, moved_bytes: int) -> None:
         """One batch of writes has ended; `moved_bytes` were published."""
 
+    def refused(self, tier: Kind, blocks: int) -> None:
+        """A tier had no room for so many blocks."""
+
     def never_read(self, tier: Kind, dropped_bytes: int) -> None:
         """Published bytes were dropped, and nobody had read them."""
 
@@ -74,8 +77,11 @@ class Metrics:
     def tier_usage(self, tier: Kind, *, capacity_bytes: int | None, used_bytes: int | None) -> None:
         """What a tier holds; None where it does not say."""
 
-    def in_flight(self, *, loads: int, stores: int) -> None:
-        """How many loads and publications are at work now."""
+    def in_flight(self, *, loads: int, load_cap: int, stores: int) -> None:
+        """How many loads and publications are at work now, and how many loads may be."""
+
+    def step(self, step: StepKind, tokens: int, seconds: float) -> None:
+        """One forward pass over `tokens` tokens."""
 
     def mode(self, mode: Mode) -> None:
         """The mode that is in force from now on."""

@@ -31,6 +31,7 @@ __all__ = [
     "Path",
     "Span",
     "SpanKey",
+    "StepKind",
 ]
 
 
@@ -73,8 +74,8 @@ class Part(StrEnum):
     PROBE = "probe"
     LOAD = "load"
     STORE = "store"
-    GATE = "gate"
     CACHE = "cache"
+    """All of it: something raised where nothing may, and the engine goes on without kvferry for good."""
 
 
 class Bound(StrEnum):
@@ -83,6 +84,13 @@ class Bound(StrEnum):
     ESTIMATE = "estimate"
     LOW = "low"
     HIGH = "high"
+
+
+class StepKind(StrEnum):
+    """What one forward pass of the engine was for."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
 
 
 LABEL_VALUES: Mapping[str, type[StrEnum]] = {
@@ -94,6 +102,7 @@ LABEL_VALUES: Mapping[str, type[StrEnum]] = {
     "part": Part,
     "path": Path,
     "reason": Reason,
+    "step": StepKind,
     "tier": Kind,
 }
 """All labels, and the values that each may take."""
@@ -186,6 +195,9 @@ STORE_BYTES = Metric(
 PUBLISHED_BYTES = Metric(
     "kvferry_published_bytes_total", "counter", "Bytes that this process published.", ("tier",)
 )
+REFUSED_BLOCKS = Metric(
+    "kvferry_refused_blocks_total", "counter", "Blocks that a tier did not take, for want of room.", ("tier",)
+)
 READ_BYTES = Metric(
     "kvferry_read_bytes_total", "counter", "Bytes that this process read from a tier.", ("tier",)
 )
@@ -211,7 +223,16 @@ TIER_USED_BYTES = Metric(
     "kvferry_tier_used_bytes", "gauge", "What the tier holds; absent where it is unknown.", ("tier",)
 )
 LOADS_IN_FLIGHT = Metric("kvferry_loads_in_flight", "gauge", "Loads at work now.")
+LOAD_CAP = Metric("kvferry_load_cap", "gauge", "Loads that may be at work at once in this process.")
 STORES_IN_FLIGHT = Metric("kvferry_stores_in_flight", "gauge", "Publications at work now.")
+STEP_SECONDS = Metric(
+    "kvferry_step_seconds", "histogram", "One forward pass of the engine.", ("step",), _SECONDS
+)
+COMPUTED_TOKENS = Metric(
+    "kvferry_computed_tokens_total",
+    "counter",
+    "Prompt tokens that the engine computed; all its prefill steps.",
+)
 MODE = Metric("kvferry_mode", "gauge", "1 for the mode that is in force, 0 for the others.", ("mode",))
 
 METRICS: tuple[Metric, ...] = (
@@ -232,6 +253,7 @@ METRICS: tuple[Metric, ...] = (
     STORE_SECONDS,
     STORE_BYTES,
     PUBLISHED_BYTES,
+    REFUSED_BLOCKS,
     READ_BYTES,
     NEVER_READ_BYTES,
     TIER_UP,
@@ -239,7 +261,10 @@ METRICS: tuple[Metric, ...] = (
     TIER_CAPACITY_BYTES,
     TIER_USED_BYTES,
     LOADS_IN_FLIGHT,
+    LOAD_CAP,
     STORES_IN_FLIGHT,
+    STEP_SECONDS,
+    COMPUTED_TOKENS,
     MODE,
 )
 """Every metric family, in the order in which it is exposed."""
@@ -248,6 +273,8 @@ METRICS: tuple[Metric, ...] = (
 class Span(StrEnum):
     """Names of spans: the steps of a request that can take time."""
 
+    REQUEST = "kvferry.request"
+    """From arrival to a ready prompt; the others are its children, and a store may end after it."""
     LOOKUP = "kvferry.lookup"
     GATE = "kvferry.gate"
     LOAD = "kvferry.load"
@@ -260,10 +287,13 @@ class SpanKey(StrEnum):
     REQUEST = "kvferry.request_id"
     TIER = "kvferry.tier"
     BLOCKS = "kvferry.blocks"
+    FOUND = "kvferry.found_blocks"
     BYTES = "kvferry.bytes"
     CHOICE = "kvferry.choice"
     REASON = "kvferry.reason"
     OUTCOME = "kvferry.outcome"
+    PATH = "kvferry.path"
+    TOKENS = "kvferry.tokens"
 
 
 SPANS: tuple[Span, ...] = tuple(Span)

@@ -17,7 +17,7 @@ from ..outcomes import Outcome
 from ..store.tier import Kind
 from . import names
 from .metrics import Metrics
-from .names import Bound, Choice, Metric, Mode, Part, Path
+from .names import Bound, Choice, Metric, Mode, Part, Path, StepKind
 
 __all__ = ["PrometheusMetrics"]
 
@@ -57,7 +57,11 @@ class PrometheusMetrics(Metrics):
     def saved(self, seconds: float) -> None:
         self._counter(names.SAVED_SECONDS).inc(seconds)
 
-    def saving(self, saving: Saving) -> None:
+    def saving(self, saving: Saving | None) -> None:
+        if saving is None:
+            # A new trial has begun: what the old one said is not about it.
+            self._gauge(names.SAVING_RATIO).clear()
+            return
         self._gauge(names.SAVING_RATIO, Bound.ESTIMATE).set(saving.share)
         self._gauge(names.SAVING_RATIO, Bound.LOW).set(saving.low)
         self._gauge(names.SAVING_RATIO, Bound.HIGH).set(saving.high)
@@ -83,6 +87,9 @@ class PrometheusMetrics(Metrics):
         self._histogram(names.STORE_BYTES, tier).observe(moved_bytes)
         self._counter(names.PUBLISHED_BYTES, tier).inc(moved_bytes)
 
+    def refused(self, tier: Kind, blocks: int) -> None:
+        self._counter(names.REFUSED_BLOCKS, tier).inc(blocks)
+
     def never_read(self, tier: Kind, dropped_bytes: int) -> None:
         self._counter(names.NEVER_READ_BYTES, tier).inc(dropped_bytes)
 
@@ -97,10 +104,18 @@ class PrometheusMetrics(Metrics):
         ):
             if size is not None:
                 self._gauge(metric, tier).set(size)
+            else:
+                self._gauge(metric).remove(tier)
 
-    def in_flight(self, *, loads: int, stores: int) -> None:
+    def in_flight(self, *, loads: int, load_cap: int, stores: int) -> None:
         self._gauge(names.LOADS_IN_FLIGHT).set(loads)
+        self._gauge(names.LOAD_CAP).set(load_cap)
         self._gauge(names.STORES_IN_FLIGHT).set(stores)
+
+    def step(self, step: StepKind, tokens: int, seconds: float) -> None:
+        self._histogram(names.STEP_SECONDS, step).observe(seconds)
+        if step is StepKind.PREFILL:
+            self._counter(names.COMPUTED_TOKENS).inc(tokens)
 
     def mode(self, mode: Mode) -> None:
         for other in Mode:

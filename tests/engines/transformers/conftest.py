@@ -225,6 +225,9 @@ class PoolCache:
         self.calls.append(("finish", rid, aborted))
         return {"rid": rid, "aborted": aborted}
 
+    def broke(self, cause: str) -> None:
+        self.calls.append(("broke", cause))
+
     def next_deadline(self) -> float | None:
         return None
 

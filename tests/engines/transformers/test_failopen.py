@@ -76,6 +76,12 @@ def test_a_broken_cache_is_asked_nothing_more(pool_cache: Any) -> None:
     assert cache.closed
 
 
+def test_a_broken_cache_hears_why(pool_cache: Any) -> None:
+    cache = broken(pool_cache, "arrive")
+    FailOpen(cache).arrive(None)  # type: ignore[arg-type]
+    assert cache.named("broke") == [("broke", "OSError: gone")]
+
+
 def test_the_cause_is_kept(pool_cache: Any) -> None:
     guarded = FailOpen(broken(pool_cache, "arrive"))
     guarded.arrive(None)  # type: ignore[arg-type]

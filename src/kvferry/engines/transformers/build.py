@@ -17,8 +17,9 @@ from ...cache.settings import CacheSettings
 from ...clock import Clock
 from ...config import Config, resolve_secret
 from ...cost.profile import Profile, decode_profile, encode_profile
+from ...errors import EngineError
 from ...executors.aliens import Aliens
-from ...executors.membership import Membership
+from ...executors.membership import Membership, Standing
 from ...executors.shelf import Shelf, open_shelf
 from ...executors.threads import ThreadExecutor
 from ...gate.facts import GateTerms
@@ -28,13 +29,15 @@ from ...keys.pool import PoolKeys, secret_of
 from ...runs.decisions import DecisionRecord
 from ...runs.lines import LineWriter
 from ...store.backoff import State
-from ...store.tier import Kind
+from ...store.codec import BlockLayout, bytes_per_token, kv_dtype_name, open_codec
 from ...telemetry.accounts import observer
 from ...telemetry.metrics import open_metrics
+from ...telemetry.spans import open_spans
+from ...telemetry.traces import RecordedTraces
 from .ferry import Ferry
 from .runner import Runner
 
-__all__ = ["build_ferry", "cache_settings", "namespaces_of"]
+__all__ = ["block_layout", "build_ferry", "cache_settings", "namespaces_of"]
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +56,6 @@ def build_ferry(config: Config, runner: Runner, clock: Clock, *, chunk_tokens: i
     membership: Membership | None = None
 
     def pool_state(state: State) -> None:
-        metrics.tier_state(Kind.POOL, up=state is State.UP)
         if state is State.UP and membership is not None:
             membership.rejoin()
 
@@ -95,18 +97,35 @@ def build_ferry(config: Config, runner: Runner, clock: Clock, *, chunk_tokens: i
             publish_bytes=config.limits.publish_bytes,
             slot_seconds=config.timeouts.load,
             aliens=aliens,
+            codec=open_codec(config.codec, block_layout(runner)),
         ),
         clock=clock,
         metrics=metrics,
         replica=replica,
         chunk_tokens=chunk_tokens,
         sink=_sink(config),
+        traces=RecordedTraces(open_spans(required=True), shelf.kinds) if config.spans else None,
         on_close=lambda cache: _save_profile(config, cache, replica, digest.hex(), names),
     )
     if membership is not None:
         membership.start()
         membership.wait(config.timeouts.connect * 2)
+        if config.strict:
+            _insist(membership, ferry)
     return ferry
+
+
+def _insist(membership: Membership, ferry: Ferry) -> None:
+    """With `strict`, a replica that cannot use its pool does not start."""
+    outside = {
+        name: member.why
+        for name, member in membership.members.items()
+        if member.standing is not Standing.JOINED
+    }
+    if outside:
+        ferry.close()
+        reasons = "; ".join(f"data class {name}: {why}" for name, why in outside.items())
+        raise EngineError(f"strict is set, and the pool cannot be used: {reasons}")
 
 
 def namespaces_of(config: Config, runner: Runner) -> dict[str, Namespace]:
@@ -114,6 +133,7 @@ def namespaces_of(config: Config, runner: Runner) -> dict[str, Namespace]:
     raw = runner.namespace_fields()
     raw["attention"] = canonical_text(raw["attention"])
     raw["position"] = canonical_text(raw["position"])
+    raw["kv_dtype"] = kv_dtype_name(raw["kv_dtype"], config.codec)
     return {
         data_class: Namespace(**raw, tenant=config.tenant, data_class=data_class)
         for data_class in dict.fromkeys((config.data_class, *config.shareable_data_classes))
@@ -126,7 +146,7 @@ def cache_settings(config: Config, runner: Runner, shelf: Shelf) -> CacheSetting
     gate, limits, timeouts = config.gate, config.limits, config.timeouts
     return CacheSettings(
         block_tokens=config.block_tokens,
-        bytes_per_token=runner.bytes_per_token,
+        bytes_per_token=bytes_per_token(config.codec, block_layout(runner)),
         tiers=shelf.outcomes,
         mode=gate.mode,
         terms=GateTerms(
@@ -151,6 +171,18 @@ def cache_settings(config: Config, runner: Runner, shelf: Shelf) -> CacheSetting
         lease_seconds=timeouts.lease,
         ttl_seconds=config.ttl,
         touches_in_pool=config.touches == "pool" and config.publish == "second-touch",
+    )
+
+
+def block_layout(runner: Runner) -> BlockLayout:
+    """The arena's blocks as a codec sees them."""
+    layout = runner.layout
+    return BlockLayout(
+        layers=layout.layers,
+        kv_heads=layout.kv_heads,
+        block_tokens=layout.block_tokens,
+        head_dim=layout.width,
+        dtype=layout.dtype_name,
     )
 
 

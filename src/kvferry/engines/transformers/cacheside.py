@@ -111,6 +111,9 @@ class CacheSide(Protocol):
     def next_deadline(self) -> float | None:
         """When `news` must be called at the latest, on the engine's clock."""
 
+    def broke(self, cause: str) -> None:
+        """One of these calls raised, for `cause`: the engine goes on without this cache, and closes it."""
+
     def close(self) -> None:
         """The engine has stopped: nothing will be asked any more."""
 
@@ -144,6 +147,9 @@ class NoCache:
 
     def next_deadline(self) -> float | None:
         return None
+
+    def broke(self, cause: str) -> None:
+        pass
 
     def close(self) -> None:
         pass

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from ...cache.commands import BlockMemory, Loaded, News
@@ -67,6 +68,9 @@ class FailOpen:
     def next_deadline(self) -> float | None:
         return self._try(self._cache.next_deadline, None)
 
+    def broke(self, cause: str) -> None:
+        """Nothing is above that could break this one."""
+
     def close(self) -> None:
         self._try(self._cache.close, None)
 
@@ -78,8 +82,13 @@ class FailOpen:
             _log.exception("the shared cache has failed; the engine goes on without it")
             broken, self._cache = self._cache, NoCache()
             self.cause = f"{type(error).__name__}: {error}"
-            try:
-                broken.close()
-            except Exception:
-                _log.exception("the failed cache could not be closed")
+            self._last(partial(broken.broke, self.cause))
+            self._last(broken.close)
             return otherwise
+
+    @staticmethod
+    def _last(call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception:
+            _log.exception("the failed cache could not be closed")

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ...cache.commands import BlockMemory, Completion, LoadDone, News, StoreDone
+from ...cache.commands import BlockMemory, Completion, LoadDone, News, ProbeDone, Status, StoreDone
 from ...cache.machine import Cache
 from ...cache.requests import LoadTo
 from ...cache.requests import Wait as CacheWait
@@ -30,7 +30,9 @@ from ...outcomes import Outcome
 from ...runs.decisions import DecisionRecord
 from ...telemetry.accounts import record_account
 from ...telemetry.metrics import Metrics
-from ...telemetry.names import Mode
+from ...telemetry.names import Mode, Part, StepKind
+from ...telemetry.tiers import record_tiers
+from ...telemetry.traces import Traces
 from ..records import record_of
 from .cacheside import Answer, Compute, EngineLoad, LoadUpTo, Step, Wait
 from .request import EngineRequest
@@ -49,6 +51,8 @@ class _Seen:
     arrival_wall_seconds: float
     computed_tokens: int = 0
     prefill_seconds: float = 0.0
+    decided_at: float | None = None
+    """When the cache first said what to do."""
     chosen_at: float | None = None
     """When the cache said to compute."""
     dispatch_seconds: float = 0.0
@@ -71,6 +75,7 @@ class Ferry:
         replica: str,
         chunk_tokens: int,
         sink: Callable[[DecisionRecord], None] | None,
+        traces: Traces | None = None,
         on_close: Callable[[Cache], None] | None = None,
     ) -> None:
         self._config = config
@@ -83,6 +88,8 @@ class Ferry:
         self._replica = replica
         self._chunk_tokens = chunk_tokens
         self._sink = sink
+        self._traces = traces or Traces()
+        self._broken: str | None = None
         self._on_close = on_close
         self._lock = threading.RLock()
         self._done: deque[Completion] = deque()
@@ -93,7 +100,6 @@ class Ferry:
         self._published_bytes = 0
         self._read_bytes = 0
         self._executor = executor(self._deliver)
-        metrics.mode(Mode(cache.mode))
 
     # -- the cache side: called on the engine's thread ---------------------------------------------------
 
@@ -109,9 +115,11 @@ class Ferry:
         if member is not None and barred is None:
             keys = self._keys[data_class].keys(request.hashes)
         with self._lock:
-            self._seen[request.rid] = _Seen(request, data_class, self._clock.wall())
+            now, wall = self._clock.now(), self._clock.wall()
+            self._seen[request.rid] = _Seen(request, data_class, wall)
+            self._traces.arrived(request.rid, now, wall, request.prompt_tokens)
             self._cache.arrive(
-                self._clock.now(),
+                now,
                 request.rid,
                 keys,
                 request.prompt_tokens,
@@ -140,9 +148,11 @@ class Ferry:
             )
             if isinstance(answer, CacheWait):
                 return Wait()
+            seen = self._seen[rid]
+            if seen.decided_at is None:
+                seen.decided_at = now
             if isinstance(answer, LoadTo):
                 return LoadUpTo(answer.end_block)
-            seen = self._seen[rid]
             if seen.chosen_at is None:
                 seen.chosen_at = now
             return Compute()
@@ -157,16 +167,15 @@ class Ferry:
             now = self._clock.now()
             while self._done:
                 done = self._done.popleft()
-                if isinstance(done, StoreDone):
-                    self._published_bytes += done.stored_bytes
-                elif isinstance(done, LoadDone):
-                    self._read_bytes += done.legs.bytes
+                self._count(done)
+                self._traces.answered(now, done)
                 self._cache.receive(now, done)
             self._cache.tick(now)
             self._flush()
             return self._cache.take_news()
 
     def step(self, step: Step) -> None:
+        self._metrics.step(StepKind(step.kind), step.tokens, step.seconds)
         with self._lock:
             estimates = self._cache.estimates
             if step.kind == "decode":
@@ -191,8 +200,9 @@ class Ferry:
         with self._lock:
             seen = self._seen.pop(rid)
             ending = Ending(aborted, seen.computed_tokens, seen.prefill_seconds, seen.dispatch_seconds)
-            mode = self._cache.mode
-            account = self._cache.finish(self._clock.now(), rid, ending)
+            now = self._clock.now()
+            account = self._cache.finish(now, rid, ending)
+            self._traces.settled(now, account, seen.decided_at)
             self._flush()
             record = record_of(
                 account,
@@ -207,12 +217,7 @@ class Ferry:
             )
             self._records.append(record)
             self._recorded += 1
-            saving = self._cache.trial.saving()
-            if self._cache.mode != mode:
-                self._metrics.mode(Mode(self._cache.mode))
         record_account(self._metrics, account, self._shelf.kinds)
-        if saving is not None:
-            self._metrics.saving(saving)
         if self._sink is not None:
             self._sink(record)
         answer: dict[str, Any] = msgspec.to_builtins(record)
@@ -221,6 +226,10 @@ class Ferry:
     def next_deadline(self) -> float | None:
         with self._lock:
             return self._cache.next_deadline()
+
+    def broke(self, cause: str) -> None:
+        self._broken = cause
+        self._metrics.failed(Part.CACHE)
 
     def close(self) -> None:
         if self._membership is not None:
@@ -244,6 +253,7 @@ class Ferry:
                 "gate.policy": self._cache.terms.policy,
                 "pool.bytes_per_second": None if link is None else link.bytes_per_second,
                 "state": {
+                    "broken": self._broken,
                     "published_bytes": self._published_bytes,
                     "read_bytes": self._read_bytes,
                     "pool": None if self._shelf.pool is None else self._shelf.pool.state.value,
@@ -272,8 +282,6 @@ class Ferry:
         checked = {name: self._check(name, value) for name, value in changes.items()}
         with self._lock:
             self._cache.switch(mode=checked.get("gate.mode"), policy=checked.get("gate.policy"))
-            if "gate.mode" in checked:
-                self._metrics.mode(Mode(self._cache.mode))
             if "pool.bytes_per_second" in checked and self._shelf.link is not None:
                 self._shelf.link.bytes_per_second = checked["pool.bytes_per_second"]
         return self.settings()
@@ -286,9 +294,16 @@ class Ferry:
         return [msgspec.to_builtins(record) for record in wanted], following
 
     def metrics(self) -> bytes:
+        """The text of all metrics. What has a value at any time, and no event, is asked for here."""
         with self._lock:
-            budget = self._cache.flights.budget
-            self._metrics.in_flight(loads=budget.in_flight, stores=self._cache.stores_in_flight)
+            broken, budget = self._broken is not None, self._cache.flights.budget
+            self._metrics.mode(Mode.OFF if broken else Mode(self._cache.mode))
+            self._metrics.saving(self._cache.trial.saving())
+            self._metrics.in_flight(
+                loads=budget.in_flight, load_cap=budget.cap, stores=self._cache.stores_in_flight
+            )
+        if not broken:
+            record_tiers(self._metrics, self._shelf.tiers, self._config.timeouts.connect)
         return self._metrics.render()
 
     # -- inside ----------------------------------------------------------------------------------------
@@ -297,9 +312,22 @@ class Ferry:
         self._done.append(completion)
         self._wake()
 
+    def _count(self, done: Completion) -> None:
+        if isinstance(done, StoreDone):
+            self._published_bytes += done.stored_bytes
+            if done.cause is Outcome.FAILED:
+                self._metrics.failed(Part.STORE)
+        elif isinstance(done, LoadDone):
+            self._read_bytes += done.legs.bytes
+            if done.cause is Outcome.FAILED:
+                self._metrics.failed(Part.LOAD)
+        elif isinstance(done, ProbeDone) and Status.FAILED in done.status:
+            self._metrics.failed(Part.PROBE)
+
     def _flush(self) -> None:
         commands = self._cache.take()
         if commands:
+            self._traces.sent(self._clock.now(), commands)
             self._executor.submit(commands)
 
     def _barred(self, data_class: str, member: Member | None) -> tuple[Outcome | None, str]:

@@ -33,12 +33,22 @@ class Plan:
     """Requests on each replica while the pool is gone."""
     local_cache_blocks: int
 
+    @property
+    def requests(self) -> int:
+        """About how many requests a run makes: the search for the turn ends when it has found it."""
+        link = self.link_probes + self.checks
+        fill = 4 + 3 * self.prefixes + 2 * self.second_prefixes + self.pool_rounds * self.prefixes
+        turn = 2 * 9 * link
+        policies = 2 * self.bandwidths * (self.link_probes + 3)
+        loss = self.link_probes + 3 + 2 * self.fallbacks
+        return fill + turn + policies + loss
+
 
 FULL = Plan(
     name="full",
     prefixes=10,
     second_prefixes=10,
-    prefix_tokens=1_536,
+    prefix_tokens=1_500,
     pool_rounds=2,
     answer_tokens=6,
     step=1.2,

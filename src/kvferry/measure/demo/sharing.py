@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .replicas import Replica
-from .stage import Stage
+from .stage import LINK, Stage
 from .workload import Prefix, Question
 
 __all__ = ["fill", "read_from_pool"]
@@ -22,7 +22,7 @@ async def fill(stage: Stage) -> None:
     async def serve(replica: Replica, prefixes: Sequence[Prefix], rounds: int) -> None:
         link = stage.links[replica.name]
         for _ in range(2):
-            await stage.ask(replica, Question(link, 0), "link")
+            await stage.ask(replica, Question(link, 0), LINK)
         for prefix in prefixes:
             for number in range(rounds):
                 await stage.ask(replica, Question(prefix, number), "fill")

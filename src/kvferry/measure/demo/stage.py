@@ -14,7 +14,10 @@ from .pools import DemoPool
 from .replicas import Asked, Replica
 from .workload import Prefix, Question
 
-__all__ = ["Narrator", "Stage"]
+__all__ = ["LINK", "Narrator", "Stage"]
+
+LINK = "link"
+"""The arm of short requests that only measure a link; they need one token of answer."""
 
 
 class Narrator(Protocol):
@@ -63,7 +66,8 @@ class Stage:
         """One request, recorded; with `forget` the replica's own prefix cache is emptied before."""
         if forget:
             await replica.forget()
-        asked = await replica.ask(question, arm=arm, answer_tokens=self.plan.answer_tokens, fields=fields)
+        tokens = 1 if arm == LINK else self.plan.answer_tokens
+        asked = await replica.ask(question, arm=arm, answer_tokens=tokens, fields=fields)
         self.asked.append(asked)
         self.run.append_request(asked_row(asked))
         self.run.append_decision(asked.record)
@@ -75,7 +79,7 @@ class Stage:
         await replica.switch(bytes_per_second=bytes_per_second)
         await replica.switch(policy="always")
         for _ in range(self.plan.link_probes):
-            await self.ask(replica, Question(self.links[replica.name], 0), "link", forget=True)
+            await self.ask(replica, Question(self.links[replica.name], 0), LINK, forget=True)
         await replica.switch(policy="rule")
 
     async def both(self, *work: Any) -> list[Any]:

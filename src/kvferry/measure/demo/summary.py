@@ -11,6 +11,7 @@ from ...runs.demo_summary import ARMS, Arm, DemoSummary, Policy
 from .losing import Loss
 from .policies import POLICIES, Comparison
 from .replicas import Asked
+from .stage import LINK
 from .turning import Turn
 
 __all__ = ["quantile", "summarise"]
@@ -114,7 +115,7 @@ def _arms(asked: Sequence[Asked]) -> dict[str, Arm]:
         path = a.record.path
         # Short loads measure the link, and throttled hits or forced policies are no free choice of the
         # rule on the real link: they have tables of their own.
-        if a.arm == "link" or a.arm in ("policy always", "policy never"):
+        if a.arm == LINK or a.arm in ("policy always", "policy never"):
             continue
         if path == "pool_hit" and a.arm not in ("pool", "return"):
             continue

@@ -1,4 +1,4 @@
-"""Least recently used: the key that was not read for the longest time goes first."""
+"""Least recently used: the key that was not used for the longest time goes first."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class LRU:
     def __init__(self) -> None:
         self._order: OrderedDict[bytes, None] = OrderedDict()
 
-    def insert(self, key: bytes, value_bytes: int) -> None:
+    def insert(self, key: bytes, value_bytes: int, worth_seconds: float | None, child: bytes | None) -> None:
         self._order[key] = None
 
-    def touch(self, key: bytes) -> None:
+    def touch(self, key: bytes, child: bytes | None) -> None:
         self._order.move_to_end(key)
 
     def remove(self, key: bytes) -> None:
         del self._order[key]
 
-    def choose(self, pinned: Callable[[bytes], bool]) -> bytes | None:
-        return next((key for key in self._order if not pinned(key)), None)
+    def choose(self, kept: Callable[[bytes], bool]) -> bytes | None:
+        return next((key for key in self._order if not kept(key)), None)

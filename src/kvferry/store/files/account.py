@@ -18,7 +18,7 @@ import fcntl
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from struct import Struct
 
@@ -31,8 +31,8 @@ __all__ = ["VALUE_PREFIX", "Account", "Count"]
 VALUE_PREFIX = "v"
 """First letter of a temporary file that is a value; others are small and not counted."""
 
-_RECORD = Struct("<8sQQQQ")
-_MAGIC = b"KVcount1"
+_RECORD = Struct("<8s7Q")
+_MAGIC = b"KVcount2"
 _MODE = 0o660
 
 
@@ -43,6 +43,10 @@ class Count:
     used_bytes: int = 0
     blocks: int = 0
     evicted_blocks: int = 0
+    evicted_unread_blocks: int = 0
+    evicted_unread_bytes: int = 0
+    capacity_bytes: int = 0
+    """What the last process that had one was told; 0 when none had."""
 
 
 class Account:
@@ -107,7 +111,8 @@ class Account:
     def recount(self) -> Count:
         """Count what is there, the lock held (`hold` does so where the last holder was killed)."""
         fields = self._fields()
-        count = Count(evicted_blocks=fields[3] if fields else 0)
+        # What cannot be counted anew is taken as it was written last.
+        count = Count(0, 0, *fields[3:]) if fields else Count()
         for folder in self._layout.block_folders():
             with os.scandir(folder) as entries:
                 for entry in entries:
@@ -166,19 +171,16 @@ class Account:
             return self.recount()
         return Count(*fields[1:])
 
-    def _fields(self) -> tuple[int, int, int, int] | None:
-        """dirty, used, blocks, evicted; None for a new or damaged file."""
+    def _fields(self) -> tuple[int, ...] | None:
+        """The dirty mark and the fields of `Count`; None for a new or damaged file."""
         raw = os.pread(self._fd, _RECORD.size, 0)
         if len(raw) < _RECORD.size:
             return None
-        magic, dirty, used, blocks, evicted = _RECORD.unpack(raw)
-        return (dirty, used, blocks, evicted) if magic == _MAGIC else None
+        magic, *fields = _RECORD.unpack(raw)
+        return tuple(fields) if magic == _MAGIC else None
 
     def _write(self, count: Count, *, dirty: bool) -> None:
-        record = _RECORD.pack(
-            _MAGIC, int(dirty), max(0, count.used_bytes), max(0, count.blocks), count.evicted_blocks
-        )
-        os.pwrite(self._fd, record, 0)
+        os.pwrite(self._fd, _RECORD.pack(_MAGIC, int(dirty), *(max(0, f) for f in astuple(count))), 0)
 
 
 def _locked_by_another(fd: int) -> bool:

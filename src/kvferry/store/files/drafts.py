@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...errors import TierUnavailable
-from ..bloom import GhostFilter
 from ..tier import Put, Vector
 from .account import VALUE_PREFIX, Account, Count
-from .layout import Layout, expired
-from .room import clear_expired, make_room
+from .layout import Layout
+from .room import Room
+from .stamp import Stamp
 
 __all__ = ["Draft", "Drafts", "after"]
 
@@ -40,12 +40,10 @@ class Draft:
 class Drafts:
     """Makes, fills and settles drafts in one directory."""
 
-    def __init__(
-        self, layout: Layout, account: Account, ghosts: GhostFilter, capacity_bytes: int | None
-    ) -> None:
+    def __init__(self, layout: Layout, account: Account, room: Room, capacity_bytes: int | None) -> None:
         self._layout = layout
         self._account = account
-        self._ghosts = ghosts
+        self._room = room
         self._capacity = capacity_bytes
         self._identity = os.urandom(6).hex()
         self._serial = 0
@@ -75,7 +73,7 @@ class Drafts:
                 capacity = self._capacity
                 if capacity is not None:
                     needed = min(capacity, sum(sizes.values()))
-                    make_room(self._layout, self._account, count, needed, capacity, now_ns, self._ghosts.add)
+                    self._room.make(count, needed, capacity, now_ns)
                 for i, size in sizes.items():
                     if capacity is not None and count.used_bytes + size > capacity:
                         statuses[i] = Put.FULL
@@ -93,14 +91,14 @@ class Drafts:
             raise
         return drafts
 
-    def write(self, draft: Draft, parts: Vector, key: bytes, used_ns: int, expiry_ns: int) -> Put:
+    def write(self, draft: Draft, parts: Vector, key: bytes, stamp: Stamp, expiry_ns: int) -> Put:
         """Fill the file and give it the block's name."""
         try:
             size = sum(part.nbytes for part in parts)
             done = os.pwritev(draft.fd, parts, 0)
             while done < size:
                 done += os.pwritev(draft.fd, after(parts, done), done)
-            os.utime(draft.fd, ns=(used_ns, expiry_ns))
+            os.utime(draft.fd, ns=(stamp.atime_ns, expiry_ns))
             _publish(draft.path, self._layout.block(key))
         except FileExistsError:
             return Put.HELD
@@ -124,17 +122,9 @@ class Drafts:
                 os.close(draft.fd)
 
     def _is_held(self, count: Count, key: bytes, now_ns: int) -> bool:
-        """Whether a live value is there; an expired one is cleared away."""
+        """Whether a live value is there; one whose life is over is cleared away."""
         path = self._layout.block(key)
-        try:
-            mtime_ns = os.stat(path).st_mtime_ns
-        except FileNotFoundError:
-            return False
-        if not expired(mtime_ns, now_ns):
-            return True
-        if clear_expired(count, path):
-            self._ghosts.add([key])
-        return False
+        return os.path.exists(path) and not self._room.clear(count, path, now_ns)
 
     def _draft(self, index: int, size: int) -> Draft | None:
         """A file of `size` bytes with our flock on it, or None when the disk is full."""

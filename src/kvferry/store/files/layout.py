@@ -3,7 +3,7 @@
     format                 "kvferry files 1"
     account                the lock of the directory, and what is used (`account`)
     ghosts                 filter of evicted keys, mapped by every process (`..bloom`)
-    blocks/<ab>/<key hex>  one file a value: atime is its last use, mtime its expiry (`expired`)
+    blocks/<ab>/<key hex>  one file a value; its times are its use and its life (`stamp`)
     tmp/                   values and notes being written
     leases/<name hex>      content is the holder, mtime the expiry
     notes/<quoted name>    small documents
@@ -20,27 +20,9 @@ from urllib.parse import quote, unquote
 
 from ...errors import ConfigError
 
-__all__ = ["NEVER", "Layout", "expired", "expiry_of"]
+__all__ = ["Layout"]
 
-NEVER = 0
-"""The mtime (nanoseconds) of a value that does not expire."""
-
-_MILLISECOND = 1_000_000
 _FORMAT = "kvferry files 1\n"
-
-
-def expiry_of(now_ns: int, life_seconds: float) -> int:
-    """The mtime of a value that lives for `life_seconds` from now: whole milliseconds, rounded up."""
-    return -(-(now_ns + int(life_seconds * 1e9)) // _MILLISECOND) * _MILLISECOND
-
-
-def expired(mtime_ns: int, now_ns: int) -> bool:
-    """Whether the life in an mtime is over.
-
-    An mtime that is not of whole milliseconds was set by somebody who wrote to the file, not by us: it says
-    nothing of a life, and the value's checksum will tell what was done to it.
-    """
-    return mtime_ns != NEVER and mtime_ns % _MILLISECOND == 0 and mtime_ns <= now_ns
 
 
 class Layout:

@@ -13,20 +13,25 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ...clock import Clock, MonotonicClock
 from ...errors import ConfigError, TierTimeout, TierUnavailable
 from ..arrival import Arrived
-from ..tier import Entry, Found, Got, Kind, Put, Usage, Vector
+from ..evicted import Evictions
+from ..hints import Hints
+from ..tier import Entry, Found, Got, Kind, OnEvicted, Put, Usage, Vector
 from .account import Account
 from .drafts import Drafts, after
 from .ghosts import open_ghosts
-from .layout import NEVER, Layout, expired, expiry_of
+from .layout import Layout
 from .leases import SmallFiles
-from .room import remove
+from .room import Room
+from .stamp import NEVER, Stamp, expiry_of, idle_code_of, stamp_of
 
 __all__ = ["FilesTier"]
 
@@ -42,7 +47,10 @@ class FilesTier:
 
     Every process that shares the directory gives the same capacity. `ghost_keys` evicted keys (at least)
     stay recognisable, in a file of 4 bytes each; a stranger passes for evicted with a probability of at
-    most about 1 %. The size of an existing file holds.
+    most about 1 %. The size of an existing file holds. `unread_seconds` is how long a block may wait for its
+    first read. `on_evicted` hears of blocks that this process dropped.
+
+    Eviction is by last use: that is what the files carry, whichever process reads them.
     """
 
     def __init__(
@@ -51,7 +59,9 @@ class FilesTier:
         *,
         capacity_bytes: int | None = None,
         ttl_seconds: float | None = None,
+        unread_seconds: float | None = None,
         ghost_keys: int = 1 << 19,
+        on_evicted: OnEvicted | None = None,
         name: str = "files",
         kind: Kind = Kind.DISK,
         clock: Clock | None = None,
@@ -74,7 +84,11 @@ class FilesTier:
                 self._ghosts = open_ghosts(self._layout.ghosts, ghost_keys)
             except OSError as error:
                 raise self._unavailable(error) from error
-        self._drafts = Drafts(self._layout, self._account, self._ghosts, capacity_bytes)
+            count.capacity_bytes = capacity_bytes or count.capacity_bytes
+        self._evictions = Evictions(on_evicted)
+        unread = math.inf if unread_seconds is None else unread_seconds
+        self._room = Room(self._layout, self._account, self._ghosts, self._evictions, unread)
+        self._drafts = Drafts(self._layout, self._account, self._room, capacity_bytes)
 
     def find(self, keys: Sequence[bytes], timeout_seconds: float) -> bytes:
         now_ns = self._now_ns()
@@ -82,13 +96,13 @@ class FilesTier:
         absent = []
         for i, key in enumerate(keys):
             try:
-                mtime_ns = os.stat(self._layout.block(key)).st_mtime_ns
+                stat = os.stat(self._layout.block(key))
             except FileNotFoundError:
                 absent.append(i)
                 continue
             except OSError as error:
                 raise self._unavailable(error) from error
-            if expired(mtime_ns, now_ns):
+            if self._room.is_over(stat, now_ns):
                 # A file that nobody has cleared away yet.
                 found[i] = Found.GHOST
                 absent.append(i)
@@ -116,8 +130,7 @@ class FilesTier:
         for i, (key, parts) in enumerate(zip(keys, into, strict=True)):
             if clock.now() > deadline:
                 break
-            # The head of a chain counts as used last: without it the tail is worth nothing.
-            statuses[i] = self._read(self._layout.block(key), parts, now_ns, now_ns - i * 1000)
+            statuses[i] = self._read(self._layout.block(key), parts, now_ns)
             if statuses[i] == Got.OK:
                 arrived(i)
         return bytes(statuses)
@@ -129,12 +142,15 @@ class FilesTier:
         timeout_seconds: float,
         *,
         ttl_seconds: float | None = None,
+        hints: Hints | None = None,
     ) -> bytes:
+        hints = hints or Hints()
         deadline = self._clock.now() + timeout_seconds
         statuses = bytearray([Put.FAILED]) * len(keys)
         ttl = self._ttl_seconds if ttl_seconds is None else ttl_seconds
         now_ns = self._now_ns()
         expiry_ns = NEVER if ttl is None else expiry_of(now_ns, ttl)
+        first, idle_code = self._position_behind(hints.after), idle_code_of(hints.idle_seconds)
         for start in range(0, len(keys), _BATCH):
             if self._clock.now() > deadline:
                 break
@@ -150,10 +166,12 @@ class FilesTier:
                     if self._clock.now() > deadline:
                         break
                     i = draft.index
-                    statuses[i] = self._drafts.write(draft, values[i], keys[i], now_ns - i * 1000, expiry_ns)
+                    stamp = Stamp(now_ns, first + i, idle_code)
+                    statuses[i] = self._drafts.write(draft, values[i], keys[i], stamp, expiry_ns)
             finally:
                 # Longer than the deadline if need be: else the room would be lost until a sweep.
                 self._drafts.settle(drafts, self._clock.now() + _SETTLE_SECONDS)
+                self._evictions.tell()
         return bytes(statuses)
 
     def drop(self, keys: Sequence[bytes], timeout_seconds: float, *, ghost: bool = True) -> int:
@@ -161,10 +179,28 @@ class FilesTier:
             return 0
         with self._account.hold(self._clock.now() + timeout_seconds) as count:
             now_ns = self._now_ns()
-            dropped = [key for key in keys if remove(count, self._layout.block(key), now_ns)]
+            dropped = [key for key in keys if self._room.drop(count, self._layout.block(key), now_ns)]
             if ghost:
                 self._ghosts.add(dropped)
-            return len(dropped)
+        self._evictions.tell()
+        return len(dropped)
+
+    def sweep(self, timeout_seconds: float, *, unread_seconds: float | None = None) -> int:
+        """Drop what has outlived its time now, not only when room is needed; how many blocks went.
+
+        `unread_seconds` replaces the tier's own for this time.
+        """
+        deadline = self._clock.now() + timeout_seconds
+        unread = self._room.unread_seconds if unread_seconds is None else unread_seconds
+        room = Room(self._layout, self._account, self._ghosts, self._evictions, unread)
+        now_ns = self._now_ns()
+        over = room.over(now_ns)
+        swept = 0
+        for start in range(0, len(over), _BATCH):
+            with self._account.hold(deadline) as count:
+                swept += sum(room.clear(count, path, now_ns) for path in over[start : start + _BATCH])
+            self._evictions.tell()
+        return swept
 
     def lease(
         self, names: Sequence[bytes], holder: bytes, ttl_seconds: float, timeout_seconds: float
@@ -208,22 +244,38 @@ class FilesTier:
                 for entry in entries:
                     with contextlib.suppress(FileNotFoundError):
                         stat = entry.stat()
-                        if not expired(stat.st_mtime_ns, now_ns):
-                            yield Entry(bytes.fromhex(entry.name), stat.st_size)
+                        if not self._room.is_over(stat, now_ns):
+                            read = stamp_of(stat.st_atime_ns).read
+                            yield Entry(bytes.fromhex(entry.name), stat.st_size, read)
 
     def usage(self, timeout_seconds: float) -> Usage:
         with self._account.hold(self._clock.now() + timeout_seconds) as count:
             return Usage(
-                capacity_bytes=self._capacity,
+                capacity_bytes=self._capacity or count.capacity_bytes or None,
                 used_bytes=count.used_bytes,
                 blocks=count.blocks,
                 evicted_blocks=count.evicted_blocks,
+                evicted_unread_blocks=count.evicted_unread_blocks,
+                evicted_unread_bytes=count.evicted_unread_bytes,
+                # Requests run in memory; room is promised to nobody; a file system keeps to itself what it
+                # loses between files.
+                active_decode_bytes=0,
+                reserved_bytes=0,
             )
 
     def close(self) -> None:
         self._account.close()
 
-    def _read(self, path: str, parts: Vector, now_ns: int, used_ns: int) -> Got:
+    def _position_behind(self, after: bytes | None) -> int:
+        """Where in its chain the block after this one is; 0 where that is not known."""
+        if after is None:
+            return 0
+        try:
+            return stamp_of(os.stat(self._layout.block(after)).st_atime_ns).position + 1
+        except OSError:
+            return 0
+
+    def _read(self, path: str, parts: Vector, now_ns: int) -> Got:
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -233,7 +285,7 @@ class FilesTier:
             return Got.FAILED
         try:
             stat = os.fstat(fd)
-            if expired(stat.st_mtime_ns, now_ns):
+            if self._room.is_over(stat, now_ns):
                 return Got.ABSENT
             size = stat.st_size
             if size != sum(part.nbytes for part in parts):
@@ -246,7 +298,8 @@ class FilesTier:
                 done += more
             with contextlib.suppress(PermissionError):
                 # Files of another user can be read but not marked as used.
-                os.utime(fd, ns=(used_ns, stat.st_mtime_ns))
+                used = replace(stamp_of(stat.st_atime_ns), used_ns=now_ns, read=True)
+                os.utime(fd, ns=(used.atime_ns, stat.st_mtime_ns))
         except OSError as error:
             log.warning("tier %s: %s: %s", self.name, path, error)
             return Got.FAILED

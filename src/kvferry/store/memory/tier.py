@@ -1,32 +1,43 @@
 """Host memory of this process as a tier.
 
 Owns the index over an arena, the pins that keep a block in place while it is copied, and the memory of what
-was evicted. Copies run outside the lock. Refuses to know which block is worth keeping: a policy says so.
+was evicted. Copies run outside the lock. Refuses to know which block is worth keeping (a policy says so) and
+how much memory there is (`pressure` says so).
 """
 
 from __future__ import annotations
 
-import heapq
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ...clock import Clock, MonotonicClock
 from ...errors import ConfigError, TierUnavailable
 from ..arrival import Arrived
 from ..bloom import GhostFilter, pair_bytes
-from ..eviction import LRU, EvictionPolicy
-from ..tier import Entry, Found, Got, Kind, Put, Usage, Vector
+from ..evicted import Evictions
+from ..eviction import EvictionPolicy, Evictor, policy_named
+from ..hints import Hints
+from ..tier import Entry, Found, Got, Kind, OnEvicted, Put, Usage, Vector
 from .arena import Arena, copy_parts
+from .leases import Leases
+from .lives import Life, Lives
+from .room import ReadRoom, machine_room
+from .shrink import Shrinker
+from .watch import watch
 
 __all__ = ["MemoryTier"]
+
+_NEVER = float("inf")
 
 
 @dataclass(slots=True)
 class _Value:
     size: int
     slots: list[int]
-    expires_at: float | None
+    life: Life
+    worth_seconds: float | None
     pins: int = 0
     visible: bool = False
     gone: bool = False
@@ -34,11 +45,14 @@ class _Value:
 
 
 class MemoryTier:
-    """Blocks in `capacity_bytes` of memory, never more.
+    """Blocks in `capacity_bytes` of memory, never more, and less while memory is short.
 
-    `slot_bytes` is the unit of room; None learns it from the first value. `policy` makes the eviction
-    policy; `ghost_keys` evicted keys (at least) stay recognisable, for 4 bytes each; a stranger passes for
-    evicted with a probability of at most about 1 %.
+    `slot_bytes` is the unit of room; None learns it from the first value. `policy` names an eviction policy
+    (`store/eviction`), or makes one. `unread_seconds` is how long a block may wait for its first read.
+    `ghost_keys` evicted keys (at least) stay recognisable, for 4 bytes each; a stranger passes for evicted
+    with a probability of at most about 1 %. `room` reads the memory limit every `watch_seconds`, once there
+    is something to give up (None: nobody looks, call `relieve`). `on_evicted` hears of blocks that the tier
+    dropped, `on_resized` of the bytes it might take before and may take now.
     """
 
     def __init__(
@@ -46,9 +60,14 @@ class MemoryTier:
         capacity_bytes: int,
         *,
         slot_bytes: int | None = None,
-        policy: Callable[[], EvictionPolicy] = LRU,
+        policy: str | Callable[[], EvictionPolicy] = "lru",
         ghost_keys: int = 1 << 16,
         ttl_seconds: float | None = None,
+        unread_seconds: float | None = None,
+        room: ReadRoom | None = machine_room,
+        watch_seconds: float | None = 1.0,
+        on_evicted: OnEvicted | None = None,
+        on_resized: Callable[[int, int], None] | None = None,
         name: str = "memory",
         kind: Kind = Kind.HOST,
         clock: Clock | None = None,
@@ -59,33 +78,37 @@ class MemoryTier:
             raise ConfigError(
                 f"slot_bytes of tier {name} must lie between 1 and its capacity, not {slot_bytes}"
             )
+        make = policy_named(policy, f"policy of tier {name}") if isinstance(policy, str) else policy
         self.name = name
         self.kind = kind
         self._clock = clock or MonotonicClock()
         self._ttl_seconds = ttl_seconds
+        self._unread_seconds = _NEVER if unread_seconds is None else unread_seconds
         self._lock = threading.Lock()
         self._arena = Arena(capacity_bytes, slot_bytes)
         self._values: dict[bytes, _Value] = {}
-        self._policy = policy()
-        self._expiries: list[tuple[float, bytes]] = []
+        self._evictor = Evictor(make())
+        self._lives = Lives()
         self._ghosts = GhostFilter(memoryview(bytearray(pair_bytes(ghost_keys))), ghost_keys)
-        self._leases: dict[bytes, tuple[bytes, float]] = {}
+        self._leases = Leases()
         self._notes: dict[str, bytes] = {}
-        self._used = self._evicted = 0
+        self._used = self._unread = 0
+        self._evictions = Evictions(on_evicted)
         self._closed = False
+        self._read_room = room
+        self._shrinker = Shrinker(name, self._arena, self._turn, self._evict, on_resized)
+        self._watch_seconds = watch_seconds if room is not None else None
+        self._end_watch: Callable[[], None] | None = None
 
     def find(self, keys: Sequence[bytes], timeout_seconds: float) -> bytes:
-        with self._lock:
-            self._check_open()
-            now = self._clock.now()
-            self._expire(now)
+        with self._turn() as now:
             found = bytearray(len(keys))
             absent = []
             for i, key in enumerate(keys):
                 value = self._values.get(key)
                 if value is not None and value.visible:
                     found[i] = Found.HELD
-                elif key in self._leases and self._leases[key][1] > now:
+                elif self._leases.is_taken(key, now):
                     found[i] = Found.LEASED
                 else:
                     absent.append(i)
@@ -103,22 +126,20 @@ class MemoryTier:
         deadline = self._clock.now() + timeout_seconds
         statuses = bytearray(len(keys))
         pinned: list[tuple[int, _Value]] = []
-        with self._lock:
-            if self._closed:
-                return bytes([Got.FAILED]) * len(keys)
-            self._expire(self._clock.now())
-            for i, (key, parts) in enumerate(zip(keys, into, strict=True)):
-                value = self._values.get(key)
-                if value is None or not value.visible:
-                    statuses[i] = Got.ABSENT
-                elif value.size != sum(part.nbytes for part in parts):
-                    statuses[i] = Got.CORRUPT
-                else:
-                    value.pins += 1
-                    pinned.append((i, value))
-            # The head of a chain is the last to go: without it the tail is worth nothing.
-            for i, _ in reversed(pinned):
-                self._policy.touch(keys[i])
+        try:
+            with self._turn():
+                for i, (key, parts) in enumerate(zip(keys, into, strict=True)):
+                    value = self._values.get(key)
+                    if value is None or not value.visible:
+                        statuses[i] = Got.ABSENT
+                    elif value.size != sum(part.nbytes for part in parts):
+                        statuses[i] = Got.CORRUPT
+                    else:
+                        value.pins += 1
+                        pinned.append((i, value))
+                self._evictor.use([keys[i] for i, _ in pinned])
+        except TierUnavailable:
+            return bytes([Got.FAILED]) * len(keys)
         try:
             for i, value in pinned:
                 if self._clock.now() > deadline:
@@ -129,7 +150,11 @@ class MemoryTier:
                     arrived(i)
         finally:
             with self._lock:
-                for _, value in pinned:
+                now = self._clock.now()
+                for i, value in pinned:
+                    if statuses[i] == Got.OK and not value.gone:
+                        self._unread -= value.size if value.life.read_at is None else 0
+                        value.life.read_at = now
                     self._unpin(value)
         return bytes(statuses)
 
@@ -140,15 +165,16 @@ class MemoryTier:
         timeout_seconds: float,
         *,
         ttl_seconds: float | None = None,
+        hints: Hints | None = None,
     ) -> bytes:
+        hints = hints or Hints()
         deadline = self._clock.now() + timeout_seconds
         ttl = self._ttl_seconds if ttl_seconds is None else ttl_seconds
+        idle = _NEVER if hints.idle_seconds is None else hints.idle_seconds
         statuses = bytearray([Put.FAILED]) * len(keys)
         pending: list[tuple[int, _Value]] = []
-        with self._lock:
-            self._check_open()
-            now = self._clock.now()
-            self._expire(now)
+        with self._turn() as now:
+            bound = _NEVER if ttl is None else now + ttl
             for i, (key, parts) in enumerate(zip(keys, values, strict=True)):
                 if key in self._values:
                     statuses[i] = Put.HELD
@@ -158,7 +184,8 @@ class MemoryTier:
                 if slots is None:
                     statuses[i] = Put.FULL
                     continue
-                value = _Value(size, slots, None if ttl is None else now + ttl, pins=1)
+                worth = None if hints.worth_seconds is None else hints.worth_seconds[i]
+                value = _Value(size, slots, Life(now, bound, idle, self._unread_seconds), worth, pins=1)
                 self._values[key] = value
                 self._used += size
                 pending.append((i, value))
@@ -169,13 +196,11 @@ class MemoryTier:
                     statuses[i] = Put.STORED
         finally:
             with self._lock:
-                for i, value in reversed(pending):
-                    self._publish(keys[i], value, whole=statuses[i] == Put.STORED)
+                self._publish(keys, pending, statuses, hints.after)
         return bytes(statuses)
 
     def drop(self, keys: Sequence[bytes], timeout_seconds: float, *, ghost: bool = True) -> int:
-        with self._lock:
-            self._check_open()
+        with self._turn():
             dropped = [key for key in keys if self._remove(key)]
             if ghost:
                 self._ghosts.add(dropped)
@@ -184,60 +209,60 @@ class MemoryTier:
     def lease(
         self, names: Sequence[bytes], holder: bytes, ttl_seconds: float, timeout_seconds: float
     ) -> bytes:
-        with self._lock:
-            self._check_open()
-            now = self._clock.now()
-            self._leases = {name: lease for name, lease in self._leases.items() if lease[1] > now}
-            taken = bytearray(len(names))
-            for i, name in enumerate(names):
-                if self._leases.get(name, (holder, 0.0))[0] == holder:
-                    self._leases[name] = (holder, now + ttl_seconds)
-                    taken[i] = 1
-            return bytes(taken)
+        with self._turn() as now:
+            return self._leases.take(names, holder, now, now + ttl_seconds)
 
     def release(self, names: Sequence[bytes], holder: bytes, timeout_seconds: float) -> None:
         with self._lock:
-            for name in names:
-                if name in self._leases and self._leases[name][0] == holder:
-                    del self._leases[name]
+            self._leases.give_back(names, holder)
 
     def read_note(self, name: str, timeout_seconds: float) -> bytes | None:
-        with self._lock:
-            self._check_open()
+        with self._turn():
             return self._notes.get(name)
 
     def write_note(self, name: str, value: bytes, timeout_seconds: float, *, if_absent: bool = False) -> bool:
-        with self._lock:
-            self._check_open()
+        with self._turn():
             if if_absent and name in self._notes:
                 return False
             self._notes[name] = bytes(value)
             return True
 
     def notes(self, prefix: str, timeout_seconds: float) -> list[str]:
-        with self._lock:
-            self._check_open()
+        with self._turn():
             return sorted(name for name in self._notes if name.startswith(prefix))
 
     def scan(self, timeout_seconds: float) -> Iterator[Entry]:
-        with self._lock:
-            self._check_open()
-            self._expire(self._clock.now())
-            entries = [Entry(key, value.size) for key, value in self._values.items() if value.visible]
-        return iter(entries)
+        with self._turn():
+            return iter(
+                [
+                    Entry(key, value.size, value.life.read_at is not None)
+                    for key, value in self._values.items()
+                    if value.visible
+                ]
+            )
 
     def usage(self, timeout_seconds: float) -> Usage:
-        with self._lock:
-            self._check_open()
-            self._expire(self._clock.now())
+        with self._turn():
+            arena = self._arena
             slots = sum(len(value.slots) for value in self._values.values())
+            # Slots lose what a value does not fill, and the arena what is less than a slot.
+            remainder = arena.capacity_bytes - arena.slots * arena.slot_bytes if arena.slots else 0
             return Usage(
-                capacity_bytes=self._arena.capacity_bytes,
+                capacity_bytes=arena.capacity_bytes,
                 used_bytes=self._used,
                 blocks=sum(value.visible for value in self._values.values()),
-                evicted_blocks=self._evicted,
-                fragmentation_bytes=slots * self._arena.slot_bytes - self._used,
+                unread_bytes=self._unread,
+                evicted_blocks=self._evictions.blocks,
+                evicted_unread_blocks=self._evictions.unread_blocks,
+                evicted_unread_bytes=self._evictions.unread_bytes,
+                active_decode_bytes=0,
+                reserved_bytes=arena.retired_slots * arena.slot_bytes,
+                fragmentation_bytes=slots * arena.slot_bytes - self._used + remainder,
             )
+
+    def relieve(self) -> None:
+        """Look at the memory limit: shrink when it is near, grow back a step when it is not."""
+        self._shrinker.look(self._read_room, self._clock)
 
     def close(self) -> None:
         with self._lock:
@@ -246,65 +271,111 @@ class MemoryTier:
                 # Copies under way keep the mapping alive through their views; then it is unmapped.
                 self._values.clear()
                 self._arena = Arena(self._arena.capacity_bytes, None)
+        if self._end_watch is not None:
+            self._end_watch()
+
+    @contextmanager
+    def _turn(self) -> Iterator[float]:
+        """The lock, lives ended, and what was evicted meanwhile told behind it. The time now."""
+        try:
+            with self._lock:
+                if self._closed:
+                    raise TierUnavailable(f"tier {self.name} is closed")
+                now = self._clock.now()
+                self._end_lives(now)
+                yield now
+        finally:
+            self._evictions.tell()
 
     def _room(self, size: int) -> list[int] | None:
         """Slots for a value, evicting as needed; None when it cannot be made to fit."""
         needed = self._arena.slots_for(size)
         if needed is None:
             return None
+        if self._end_watch is None and self._watch_seconds is not None:
+            self._end_watch = watch(self.relieve, self._watch_seconds)
         while self._arena.free_slots < needed:
-            victim = self._policy.choose(self._pinned)
-            if victim is None:
+            if not self._evict():
                 return None
-            self._remove(victim)
-            self._ghosts.add([victim])
-            self._evicted += 1
         return self._arena.take(needed)
+
+    def _evict(self) -> bool:
+        """Evict one value; False when nothing may go."""
+        victim = self._evictor.choose(self._pinned)
+        if victim is None:
+            return False
+        self._mourn(victim)
+        return True
+
+    def _mourn(self, key: bytes) -> bytes | None:
+        """Drop a stored value of the tier's own accord; the key before it, if that is a tail now."""
+        value = self._values[key]
+        self._ghosts.add([key])
+        self._evictions.note(key, value.size, read=value.life.read_at is not None)
+        return self._take_out(key, value)
 
     def _pinned(self, key: bytes) -> bool:
         return self._values[key].pins > 0
 
-    def _publish(self, key: bytes, value: _Value, *, whole: bool) -> None:
-        if whole and not self._closed:
-            value.visible = True
-            self._policy.insert(key, value.size)
-            if value.expires_at is not None:
-                heapq.heappush(self._expiries, (value.expires_at, key))
-        elif self._values.get(key) is value:
-            del self._values[key]
-            self._used -= value.size
-            value.gone = True
-        self._unpin(value)
+    def _publish(
+        self,
+        keys: Sequence[bytes],
+        pending: Sequence[tuple[int, _Value]],
+        statuses: bytearray,
+        after: bytes | None,
+    ) -> None:
+        fresh = []
+        for i, value in pending:
+            if statuses[i] == Put.STORED and not self._closed:
+                value.visible = True
+                self._unread += value.size
+                fresh.append((keys[i], value.size, value.worth_seconds))
+                self._lives.add(keys[i], value.life)
+            elif self._values.get(keys[i]) is value:
+                del self._values[keys[i]]
+                self._used -= value.size
+                value.gone = True
+        self._evictor.insert(keys, fresh, after)
+        for _, value in pending:
+            self._unpin(value)
 
     def _remove(self, key: bytes) -> bool:
         value = self._values.get(key)
         if value is None or not value.visible:
             return False
+        self._take_out(key, value)
+        return True
+
+    def _take_out(self, key: bytes, value: _Value) -> bytes | None:
         del self._values[key]
-        self._policy.remove(key)
         self._used -= value.size
+        self._unread -= value.size if value.life.read_at is None else 0
         value.gone = True
         if value.pins == 0:
             self._arena.give(value.slots)
-        return True
+        return self._evictor.remove(key)
 
     def _unpin(self, value: _Value) -> None:
         value.pins -= 1
         if value.gone and value.pins == 0 and not self._closed:
             self._arena.give(value.slots)
 
-    def _expire(self, now: float) -> None:
-        while self._expiries and self._expiries[0][0] <= now:
-            _, key = heapq.heappop(self._expiries)
-            value = self._values.get(key)
-            # The key may have been dropped and stored anew meanwhile, with another life.
-            if value is not None and value.expires_at is not None and value.expires_at <= now:
-                self._ghosts.add([key])
-                self._remove(key)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise TierUnavailable(f"tier {self.name} is closed")
+    def _end_lives(self, now: float) -> None:
+        """Drop what is over, a chain from its tail; unread heads wait for what continues them."""
+        due = {
+            key: life
+            for key, life in self._lives.due(now)
+            if (value := self._values.get(key)) is not None and value.life is life
+        }
+        tails = [key for key in due if due[key].bound_at <= now or not self._evictor.is_continued(key)]
+        while tails:
+            key = tails.pop()
+            if due.pop(key, None) is not None:
+                before = self._mourn(key)
+                if before in due:
+                    tails.append(before)
+        for key, life in due.items():
+            self._lives.add(key, life, now + min(life.idle_seconds, life.unread_seconds) / 8)
 
 
 def _unheard(index: int) -> None:
