@@ -356,7 +356,7 @@ class AnyOrder(RuleBasedStateMachine):
         requests = self.cache._requests
         holders = [r for r in requests.values() if r.phase in (Phase.CHOSEN, Phase.LOADING)]
         assert self.cache.flights.budget.in_flight == len(holders)
-        assert all(any(owner is r for r in holders) for owner in self.cache.flights._claims.values())
+        assert {r.rid for r in holders} == set(self.cache.flights._claims)
 
     @invariant()
     def nothing_waits_without_a_deadline(self) -> None:

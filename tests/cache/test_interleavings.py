@@ -219,6 +219,21 @@ def test_a_store_answered_after_staging_frees_nothing_of_a_later_life() -> None:
     rig.load_done(load)
 
 
+def test_a_store_abandoned_after_staging_takes_nothing_from_a_later_life() -> None:
+    rig = Rig()
+    rig.known("a", KEYS, bytes(8))
+    rig.ask("a")
+    (store,) = rig.computed("a", 8 * BLOCK)
+    rig.staged(store)
+    rig.finish("a", computed=8 * BLOCK + 5)
+    rig.now += 200.0
+    rig.known("a", KEYS, bytes(8))
+    for _ in range(3):
+        rig.tick(100.0)
+    assert rig.cache.stores_in_flight == 0
+    assert isinstance(rig.ask("a"), Compute), "the new life is still there"
+
+
 def test_a_store_that_never_answers_ends() -> None:
     rig = Rig()
     rig.known("a", KEYS, bytes(8))

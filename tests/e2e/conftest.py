@@ -21,7 +21,7 @@ if not collect_ignore_glob:
 
     from .model import save_tiny_llama
     from .pools import FilesPool, Pool, ValkeyPool
-    from .served import Answer, Served, served
+    from .served import Answer, Recipe, Served, eventually, served
 
 SETTINGS: Mapping[str, str] = {
     "block_tokens": str(BLOCK_TOKENS),
@@ -56,16 +56,13 @@ class Pair:
         return (self.a, self.b)
 
     def publish(self, prompt: list[int]) -> Answer:
-        """A is asked twice and publishes; its first answer, which was computed."""
+        """A is asked until the pool holds all full blocks; its first answer, which was computed."""
         first = self.a.ask(prompt)
-        self.a.ask(prompt)
-        self.pool.wait_for(first.record, len(prompt) // BLOCK_TOKENS)
+        for _ in eventually(f"the blocks of {first.record.request_id} in the pool"):
+            self.a.ask(prompt)
+            if all(self.pool.keys(first.record)):
+                break
         return first
-
-    def publish_somehow(self, prompt: list[int]) -> None:
-        """A is asked twice; whether and when its blocks arrive is another question."""
-        for _ in range(2):
-            self.a.ask(prompt, answer_tokens=1)
 
 
 def new_prompt(tokens: int = 84) -> list[int]:
@@ -105,17 +102,37 @@ def over_valkey(
 ) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp("over-valkey")
     settings = {**SETTINGS, "pool": valkey_pool.url, "record": str(folder / "records")}
-    with served(folder, tiny, {"A": settings, "B": settings}) as replicas:
+    recipe = Recipe(tiny, settings)
+    with served(folder, {"A": recipe, "B": recipe}) as replicas:
         yield Pair(replicas["A"], replicas["B"], valkey_pool)
 
 
 @pytest.fixture(scope="session")
-def over_files(
-    tiny: Path, files_pool: FilesPool, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Pair]:
-    settings = {**SETTINGS, "pool": files_pool.url}
-    with served(tmp_path_factory.mktemp("over-files"), tiny, {"A": settings, "B": settings}) as replicas:
+def over_files(tiny: Path, files_pool: FilesPool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    recipe = Recipe(tiny, {**SETTINGS, "pool": files_pool.url})
+    with served(tmp_path_factory.mktemp("over-files"), {"A": recipe, "B": recipe}) as replicas:
         yield Pair(replicas["A"], replicas["B"], files_pool)
+
+
+@pytest.fixture(scope="session")
+def strangers(
+    over_valkey: Pair,
+    valkey_pool: ValkeyPool,
+    tiny: Path,
+    other_weights: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[dict[str, Served]]:
+    """Replicas on the pair's pool, each named by the one thing in which it differs from the pair."""
+    settings = {**SETTINGS, "pool": valkey_pool.url}
+    recipes = {
+        "weights": Recipe(other_weights, settings),
+        "kv_dtype": Recipe(tiny, settings, ("--dtype", "bfloat16")),
+        "block_tokens": Recipe(tiny, {**settings, "block_tokens": "16"}),
+        "secret": Recipe(tiny, {**settings, "tenant_secret": "another secret of this tenant"}),
+        "holdout": Recipe(tiny, {**settings, "gate.holdout_share": "1"}),
+    }
+    with served(tmp_path_factory.mktemp("strangers"), recipes) as replicas:
+        yield replicas
 
 
 @pytest.fixture

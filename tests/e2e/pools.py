@@ -15,7 +15,9 @@ from kvferry.store.tier import Tier
 
 from .served import eventually
 
-__all__ = ["FilesPool", "Pool", "ValkeyPool", "command"]
+__all__ = ["FilesPool", "Pool", "ValkeyPool"]
+
+IN_PAYLOAD = HEADER_BYTES + 100
 
 
 class Pool(Protocol):
@@ -29,8 +31,8 @@ class Pool(Protocol):
     def wait_for(self, record: DecisionRecord, blocks: int) -> None:
         """Wait until the pool holds the first `blocks` blocks of the request."""
 
-    def flip(self, key: bytes) -> None:
-        """Change one byte of a block's payload."""
+    def flip(self, key: bytes, at: int = IN_PAYLOAD) -> None:
+        """Change the byte at this place of a stored block."""
 
     def notes(self) -> list[str]:
         """Names of all notes."""
@@ -64,14 +66,14 @@ class ValkeyPool(_Looked):
         self.url = url
         self._port = port
 
-    def flip(self, key: bytes) -> None:
-        name, at = b"kvferry:b:" + key, b"%d" % (HEADER_BYTES + 100)
-        old = self.say(b"GETRANGE", name, at, at).split(b"\r\n", 1)[1][:1]
-        self.say(b"SETRANGE", name, at, bytes([old[0] ^ 1]))
+    def flip(self, key: bytes, at: int = IN_PAYLOAD) -> None:
+        name, place = b"kvferry:b:" + key, b"%d" % at
+        old = self.say(b"GETRANGE", name, place, place).split(b"\r\n", 1)[1][:1]
+        self.say(b"SETRANGE", name, place, bytes([old[0] ^ 1]))
 
     def say(self, *words: bytes) -> bytes:
         """The raw reply to one command."""
-        return command(self._port, words)
+        return _say(self._port, words)
 
 
 class FilesPool(_Looked):
@@ -79,16 +81,16 @@ class FilesPool(_Looked):
         self.url = f"files://{folder}{query}"
         self.folder = folder
 
-    def flip(self, key: bytes) -> None:
+    def flip(self, key: bytes, at: int = IN_PAYLOAD) -> None:
         (path,) = self.folder.glob(f"blocks/*/{key.hex()}")
         with path.open("r+b") as file:
-            file.seek(HEADER_BYTES + 100)
+            file.seek(at)
             old = file.read(1)
-            file.seek(HEADER_BYTES + 100)
+            file.seek(at)
             file.write(bytes([old[0] ^ 1]))
 
 
-def command(port: int, words: Sequence[bytes]) -> bytes:
+def _say(port: int, words: Sequence[bytes]) -> bytes:
     """Say something to the Valkey server on `port`; its raw reply of up to 64 KiB."""
     with socket.create_connection(("127.0.0.1", port), timeout=5.0) as connection:
         connection.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(w), w) for w in words))

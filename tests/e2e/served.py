@@ -20,7 +20,7 @@ import msgspec
 from kvferry.config import child_environment
 from kvferry.runs.decisions import DecisionRecord
 
-__all__ = ["Answer", "Refusal", "Served", "eventually", "served"]
+__all__ = ["Answer", "Recipe", "Refusal", "Served", "eventually", "served"]
 
 _START_SECONDS = 120.0
 _NUMBERS = itertools.count(1)
@@ -33,6 +33,15 @@ class Refusal(Exception):
         super().__init__(f"{status}: {message}")
         self.status = status
         self.message = message
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to start one replica."""
+
+    model: Path
+    settings: Mapping[str, str]
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -134,16 +143,14 @@ class Served:
 
 
 @contextmanager
-def served(
-    folder: Path, model: Path, names: Mapping[str, Mapping[str, str]], *options: str
-) -> Iterator[dict[str, Served]]:
-    """Start one replica for each name, all at once, with its settings; end them all on the way out."""
+def served(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[dict[str, Served]]:
+    """Start replicas by name, all at once; logs go to `folder`, and all are ended on the way out."""
     processes: dict[str, subprocess.Popen[str]] = {}
     try:
-        for name, settings in names.items():
-            command = [sys.executable, "-m", "kvferry", "replica", "--model", str(model), "--threads", "1"]
-            command += ["--local-cache", "4MiB", "--chunk-tokens", "64", *options]
-            for setting, value in {"replica": name, **settings}.items():
+        for name, recipe in recipes.items():
+            command = [sys.executable, "-m", "kvferry", "replica", "--model", str(recipe.model)]
+            command += ["--threads", "1", "--local-cache", "4MiB", "--chunk-tokens", "64", *recipe.options]
+            for setting, value in {"replica": name, **recipe.settings}.items():
                 command += ["--set", f"{setting}={value}"]
             with (folder / f"{name}.log").open("a") as log:
                 processes[name] = subprocess.Popen(

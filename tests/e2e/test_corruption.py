@@ -70,15 +70,12 @@ def test_it_is_published_again_and_hit_again(damage: Damage) -> None:
     assert answer.token_ids == damage.first.token_ids
 
 
-def test_a_truncated_file_is_corrupt_too(over_files: Pair) -> None:
+def test_a_wrong_byte_in_the_header_is_corrupt_too(any_pair: Pair) -> None:
     prompt = new_prompt()
-    first = over_files.publish(prompt)
-    key = over_files.pool.keys(first.record)[0]
-    assert key is not None
-    (path,) = over_files.pool.folder.glob(f"blocks/*/{key.hex()}")  # type: ignore[attr-defined]
-    with path.open("r+b") as file:
-        file.truncate(1000)
-    over_files.b.forget()
-    read = over_files.b.ask(prompt)
-    assert read.record.fallback == "corrupt"
+    first = any_pair.publish(prompt)
+    bad = any_pair.pool.keys(first.record)[0]
+    assert bad is not None
+    any_pair.pool.flip(bad, 20)
+    read = any_pair.b.ask(prompt)
+    assert (read.record.fallback, read.ledger) == ("corrupt", {"corrupt": 80, "partial_block": 4})
     assert read.token_ids == first.token_ids

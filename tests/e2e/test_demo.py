@@ -64,7 +64,9 @@ def test_the_summary_has_what_is_promised(summary: dict[str, Any]) -> None:
 
 
 def test_every_arm_was_seen(summary: dict[str, Any]) -> None:
-    assert [name for name, arm in summary["arms"].items() if arm["n"] == 0 or arm["p50_seconds"] is None] == []
+    assert [
+        name for name, arm in summary["arms"].items() if arm["n"] == 0 or arm["p50_seconds"] is None
+    ] == []
 
 
 def test_answers_are_the_same_in_all_arms(summary: dict[str, Any]) -> None:

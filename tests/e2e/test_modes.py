@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import pytest
 
 from kvferry.cli.main import main
 from kvferry.gate.arms import uniform
 
-from .conftest import SETTINGS, Pair, new_prompt
-from .pools import ValkeyPool
-from .served import Refusal, eventually, served
+from .conftest import Pair, new_prompt
+from .served import Refusal, Served, eventually
 
 
 def test_off_looks_nothing_up(pair: Pair) -> None:
@@ -131,17 +129,13 @@ def test_a_wrong_switch_is_refused_and_changes_nothing(pair: Pair, change: dict[
 
 
 def test_a_holdout_of_all_never_loads_but_tells_what_loading_would_take(
-    pair: Pair, tiny: Path, valkey_pool: ValkeyPool, tmp_path: Path
+    pair: Pair, strangers: dict[str, Served]
 ) -> None:
     prompt = new_prompt()
     first = pair.publish(prompt)
-    settings = {**SETTINGS, "pool": valkey_pool.url, "gate.holdout_share": "1"}
-    with served(tmp_path, tiny, {"H": settings}) as replicas:
-        answers = []
-        for _ in range(3):
-            replicas["H"].forget()
-            answers.append(replicas["H"].ask(prompt))
-    for answer in answers:
+    for _ in range(3):
+        strangers["holdout"].forget()
+        answer = strangers["holdout"].ask(prompt)
         assert answer.record.decision is not None
         assert answer.record.decision.reason == "holdout"
         assert answer.record.decision.candidate_bytes == 10 * 4096

@@ -2,51 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
-
 import pytest
 
-from .conftest import SETTINGS, Pair, new_prompt
-from .pools import ValkeyPool
-from .served import Served, eventually, served
+from .conftest import Pair, new_prompt
+from .served import Served, eventually
 
 Strangers = dict[str, Served]
-
-
-@pytest.fixture(scope="module")
-def strangers(
-    over_valkey: Pair,
-    valkey_pool: ValkeyPool,
-    tiny: Path,
-    other_weights: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Strangers]:
-    """Replicas on the pair's pool, each of which differs from the pair in one thing."""
-    folder = tmp_path_factory.mktemp("strangers")
-    settings = {**SETTINGS, "pool": valkey_pool.url}
-    with ExitStack() as stack:
-        start = stack.enter_context
-        yield {
-            **start(served(folder, other_weights, {"weights": settings})),
-            **start(served(folder, tiny, {"kv_dtype": settings}, "--dtype", "bfloat16")),
-            **start(
-                served(
-                    folder,
-                    tiny,
-                    {
-                        "block_tokens": {**settings, "block_tokens": "16"},
-                        "secret": {**settings, "tenant_secret": "another secret of this tenant"},
-                        "tenant": {
-                            **settings,
-                            "tenant": "another",
-                            "tenant_secret": "another secret of all tenants",
-                        },
-                    },
-                )
-            ),
-        }
 
 
 @pytest.fixture
@@ -112,21 +73,15 @@ def test_another_block_size_shares_nothing(strangers: Strangers, published: list
     assert answer.ledger["partial_block"] == 4
 
 
-@pytest.mark.parametrize("stranger", ["secret", "tenant"])
-def test_without_the_secret_no_block_is_found(
-    strangers: Strangers, published: list[int], stranger: str
-) -> None:
-    answer = strangers[stranger].ask(published)
+def test_without_the_secret_no_block_is_found(strangers: Strangers, published: list[int]) -> None:
+    answer = strangers["secret"].ask(published)
     assert answer.ledger == {"never_published": 80, "partial_block": 4}
 
 
-@pytest.mark.parametrize("stranger", ["secret", "tenant"])
-def test_what_another_secret_hides_is_not_found_by_us(
-    strangers: Strangers, pair: Pair, stranger: str
-) -> None:
+def test_what_another_secret_hides_is_not_found_by_us(strangers: Strangers, pair: Pair) -> None:
     prompt = new_prompt()
-    first = strangers[stranger].ask(prompt)
-    strangers[stranger].ask(prompt)
+    first = strangers["secret"].ask(prompt)
+    strangers["secret"].ask(prompt)
     pair.pool.wait_for(first.record, 10)
     answer = pair.b.ask(prompt)
     assert answer.ledger == {"never_published": 80, "partial_block": 4}

@@ -14,8 +14,8 @@ from kvferry.cli.main import main
 from kvferry.store.valkey import EmbeddedServer
 
 from .conftest import SETTINGS, Pair, new_prompt, put_right
-from .pools import ValkeyPool
-from .served import Answer, eventually, served
+from .pools import FilesPool, ValkeyPool
+from .served import Answer, Recipe, eventually, served
 
 PATIENCE = 12.0
 """More than any timeout in the settings, less than the client's own."""
@@ -48,8 +48,8 @@ def hurt_and_healed(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
     url = f"valkey://127.0.0.1:{port}/0"
-    settings = {**SETTINGS, "pool": url}
-    with served(tmp_path_factory.mktemp("faulty"), tiny, {"A": settings, "B": settings}) as replicas:
+    recipe = Recipe(tiny, {**SETTINGS, "pool": url})
+    with served(tmp_path_factory.mktemp("faulty"), {"A": recipe, "B": recipe}) as replicas:
         prompt = new_prompt()
         early = [replica.ask(prompt) for replica in replicas.values()]
         with EmbeddedServer(max_memory_bytes=64 << 20, port=port) as server:
@@ -99,7 +99,9 @@ def test_a_server_that_comes_later_is_joined_without_a_restart(faulty: Faulty) -
     prompt, early = faulty.early
     hit = faulty.until_shared(prompt)
     assert {hit.token_ids, *(a.token_ids for a in early)} == {hit.token_ids}
-    assert [replica.standing() for replica in faulty.pair.both] == ["joined", "joined"]
+    for _ in eventually("both have joined"):
+        if [replica.standing() for replica in faulty.pair.both] == ["joined", "joined"]:
+            return
 
 
 # -- hanging -----------------------------------------------------------------------------------------------
@@ -218,6 +220,8 @@ def fill(faulty: Faulty, policy: bytes, share: float) -> None:
         if line.startswith(b"used_memory:")
     )
     pool.say(b"CONFIG", b"SET", b"maxmemory-policy", policy)
+    # So many that the least recently used is found among the few that there are.
+    pool.say(b"CONFIG", b"SET", b"maxmemory-samples", b"64")
     pool.say(b"CONFIG", b"SET", b"maxmemory", b"%d" % int(share * used))
 
 
@@ -244,10 +248,11 @@ def test_a_full_pool_that_evicts_takes_the_new_and_books_the_old_as_evicted(faul
     pool = faulty.pair.pool
     old = new_prompt()
     first = faulty.pair.publish(old)
-    fill(faulty, b"volatile-lru", 0.99)
-    for _ in eventually("the old blocks are evicted", 30.0):
-        for _ in range(4):
-            faulty.pair.publish_somehow(new_prompt(500))
+    for _ in range(5):
+        faulty.pair.publish(new_prompt(200))
+    fill(faulty, b"volatile-lru", 1.0)
+    for _ in eventually("the old blocks are evicted", 30.0, pause=0.0):
+        faulty.pair.publish(new_prompt())
         if not any(pool.keys(first.record)):
             break
     faulty.pair.b.forget()
@@ -256,14 +261,22 @@ def test_a_full_pool_that_evicts_takes_the_new_and_books_the_old_as_evicted(faul
     assert again.token_ids == first.token_ids
 
 
-def test_a_full_directory_makes_room_and_stays_within_its_capacity(over_files: Pair) -> None:
+def test_a_full_directory_makes_room_within_its_capacity_and_books_what_went_as_evicted(
+    over_files: Pair, files_pool: FilesPool
+) -> None:
     pair = put_right(over_files)
-    old, new = new_prompt(), new_prompt()
-    first = pair.publish(old)
-    for _ in range(5):
-        pair.publish_somehow(new_prompt(500))
-    pair.publish(new)
-    assert not any(pair.pool.keys(first.record))
-    assert pair.b.ask(old).ledger == {"evicted": 80, "partial_block": 4}
-    assert pair.b.ask(new).path == "pool_hit"
-    assert main(["store", "verify", pair.pool.url]) == 0
+    prompts = [new_prompt(500) for _ in range(6)]
+    answers = [pair.publish(prompt) for prompt in prompts]
+    assert sum(path.stat().st_size for path in files_pool.folder.glob("blocks/*/*")) <= 1 << 20
+    assert pair.b.ask(prompts[-1]).path == "pool_hit"
+    torn = [i for i, answer in enumerate(answers) if not all(pair.pool.keys(answer.record))]
+    again = pair.b.ask(prompts[torn[0]])
+    assert again.ledger["evicted"] > 0
+    assert again.ledger.get("never_published", 0) == 0
+    assert again.token_ids == answers[torn[0]].token_ids
+
+
+def test_a_full_directory_holds_whole_blocks_only(over_files: Pair) -> None:
+    for _ in range(3):
+        over_files.publish(new_prompt(500))
+    assert main(["store", "verify", over_files.pool.url]) == 0

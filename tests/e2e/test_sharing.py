@@ -94,9 +94,7 @@ def test_chats_share_too(pair: Pair) -> None:
     assert len({answer["choices"][0]["message"]["content"] for answer in answers}) == 1
 
 
-def test_every_request_is_recorded_where_why_finds_it(
-    pair: Pair, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_request_is_recorded_where_why_finds_it(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     prompt = new_prompt()
     pair.publish(prompt)
     hit = pair.b.ask(prompt)

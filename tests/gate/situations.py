@@ -55,7 +55,7 @@ def any_facts(draw: st.DrawFn, **fixed: Any) -> Facts:
     """Any situation that a machine could describe."""
     block = draw(st.sampled_from([1, 16, 32, 256]))
     prompt = draw(st.integers(0, 64 * block))
-    local = draw(st.integers(0, prompt))
+    local = draw(st.one_of(st.just(0), st.integers(0, prompt)))
     stop, segments = local // block, []
     for tier in range(draw(st.integers(0, 3))):
         stop += draw(st.integers(1, 30))
@@ -77,13 +77,13 @@ def any_facts(draw: st.DrawFn, **fixed: Any) -> Facts:
         prefill_token_seconds=draw(st.sampled_from([0.0, 1e-5, 1e-3])),
         prefill_pair_seconds=draw(st.sampled_from([0.0, 1e-9, 1e-6])),
         prefill_median=draw(st.floats(0.5, 2.0)),
-        prefill_observations=draw(st.sampled_from([0, 10])),
+        prefill_observations=draw(st.sampled_from([10, 10, 10, 0])),
         chunk_tokens=draw(st.sampled_from([16, 512, 4096])),
         dispatch_seconds=draw(st.sampled_from([0.0, 0.1])),
         running_requests=draw(st.integers(0, 50)),
         decode_growth=draw(st.sampled_from([0.0, 0.1, 2.0])),
         held_seconds_per_load=draw(st.sampled_from([0.0, 0.01])),
-        free_blocks=draw(st.sampled_from([0, 1, 7, 1 << 40])),
+        free_blocks=draw(st.sampled_from([1 << 40, 1 << 40, 1 << 40, 7, 1, 0])),
     )
     made = Facts(
         prompt_tokens=prompt,
@@ -92,11 +92,11 @@ def any_facts(draw: st.DrawFn, **fixed: Any) -> Facts:
         bytes_per_token=draw(st.sampled_from([1, 1024, 147_456])),
         segments=tuple(segments),
         live=live,
-        arm=draw(st.sampled_from(Arm)),
+        arm=draw(st.sampled_from([Arm.ON, Arm.ON, Arm.ON, *Arm])),
         lookup_seconds=draw(st.sampled_from([0.0, 0.002])),
         queue_seconds=draw(st.sampled_from([0.0, 0.5])),
-        max_load_tokens=draw(st.sampled_from([None, 0, 10, 100, 1000])),
-        deadline_seconds=draw(st.sampled_from([None, 0.0, 0.01, 1.0, 30.0])),
+        max_load_tokens=draw(st.sampled_from([None, None, None, 1000, 100, 10, 0])),
+        deadline_seconds=draw(st.sampled_from([None, 30.0, 30.0, 1.0, 0.01, 0.0])),
         explore=draw(st.booleans()),
     )
     return msgspec.structs.replace(made, **fixed)

@@ -118,6 +118,12 @@ def test_a_link_that_looks_hopeless_is_tried_with_a_few_blocks() -> None:
     assert decision.load_median_seconds <= TERMS.explore_limit * recompute_seconds(FACTS, 64)
 
 
+def test_the_last_token_is_left_to_compute() -> None:
+    assert decide(facts(prompt_tokens=64 * BLOCK), TERMS).end_block == 63
+    assert decide(facts(prompt_tokens=64 * BLOCK + 1), TERMS).end_block == 64
+    assert decide(facts(prompt_tokens=BLOCK), TERMS).reason is Reason.NOTHING_FOUND
+
+
 def test_always_takes_all_it_may() -> None:
     near = msgspec.structs.replace(SEGMENT, stop_block=20)
     far = msgspec.structs.replace(SEGMENT, tier=1, seconds_per_byte=1e-6)

@@ -79,7 +79,7 @@ def test_memory_is_bounded_and_forgetting_only_delays() -> None:
 def test_what_is_remembered_of_a_chain_is_a_prefix(lengths: list[int]) -> None:
     touches = Touches(most=10)
     for number, length in enumerate(lengths):
-        touches.touch(KEYS[:length] + [bytes([200 + number]) * 32])
+        touches.touch([*KEYS[:length], bytes([200 + number]) * 32])
         seen = [key in touches._young or key in touches._old for key in KEYS]
         assert seen == sorted(seen, reverse=True)
 

@@ -39,7 +39,45 @@ def test_stat(pool: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_stat_for_people(pool: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["store", "stat", pool]) == 0
-    assert "used bytes" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "= C effective         unknown" in text
+    assert "- C fragmentation     unknown" in text
+    assert "- C active decode     0 B" in text
+
+
+def test_stat_tells_what_was_never_read(
+    pool: str, blocks: Blocks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    size = len(blocks.payload(0)) + 128
+    tier = FilesTier(pool.removeprefix("files://"), capacity_bytes=3 * size)
+    tier.get([blocks.key(1)], [[memoryview(bytearray(size))]], 5.0)
+    tier.put([blocks.key(9)], [[memoryview(bytearray(size))]], 5.0)
+    assert main(["store", "stat", pool, "--json"]) == 0
+    answer = output(capsys)
+    assert isinstance(answer, dict)
+    assert answer["capacity_bytes"] == 3 * size
+    assert (answer["evicted_read_blocks"], answer["evicted_unread_blocks"]) == (0, 1)
+    assert (answer["unread_bytes"], answer["evicted_unread_bytes"]) == (2 * size, size)
+    assert answer["never_read_bytes"] == 3 * size
+
+
+def test_stat_over_a_server(server: EmbeddedServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["store", "stat", server.url, "--json"]) == 0
+    answer = output(capsys)
+    assert isinstance(answer, dict)
+    assert answer["never_read_bytes"] is None
+    taken = answer["active_decode_bytes"] + answer["reserved_bytes"] + answer["fragmentation_bytes"]
+    assert answer["effective_bytes"] == answer["capacity_bytes"] - taken
+
+
+def test_sweep(pool: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["store", "sweep", pool, "--unread", "1h", "--json"]) == 0
+    assert output(capsys) == {"swept": 0}
+
+
+def test_sweep_of_a_server_is_its_own(server: EmbeddedServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["store", "sweep", server.url, "--unread", "1h"]) == 2
+    assert "sweeps by itself" in capsys.readouterr().err
 
 
 def test_ls_of_one_namespace(pool: str, blocks: Blocks, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from kvferry.cache.account import Account, LoadedRun
-from kvferry.cache.commands import Legs
+from kvferry.cache.commands import Evicted, Legs
 from kvferry.gate.facts import Arm, Decision, GateTerms, Reason
 from kvferry.outcomes import Outcome
 from kvferry.store.tier import Found, Got, Kind, Put
 from kvferry.telemetry import Metrics, observer, path_of, record_account
+from kvferry.telemetry.accounts import mourner
 from kvferry.telemetry.names import Path
 
 TIERS = (Kind.HOST, Kind.DISK, Kind.POOL)
@@ -162,3 +163,17 @@ def test_what_a_measured_tier_reports(operation: str, statuses: bytes, calls: di
     metrics = Heard()
     observer(metrics, Kind.POOL)(operation, 3, 2000, 0.5, 1.0, statuses)
     assert metrics.calls == calls
+
+
+def test_evicted_blocks_that_nobody_read_are_counted_and_told() -> None:
+    metrics, told = Heard(), []
+    mourner(metrics, told.append, Kind.DISK)([b"a", b"b", b"c"], b"\0\1\0", 5000)
+    assert metrics.calls == {"never_read": ("disk", 5000)}
+    assert told == [Evicted([b"a", b"b", b"c"], b"\0\1\0")]
+
+
+def test_evicted_blocks_that_were_read_are_told_only() -> None:
+    metrics, told = Heard(), []
+    mourner(metrics, told.append, Kind.HOST)([b"a"], b"\1", 0)
+    assert metrics.calls == {}
+    assert told == [Evicted([b"a"], b"\1")]

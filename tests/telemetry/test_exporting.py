@@ -11,6 +11,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from kvferry.cli.main import main
 from kvferry.errors import ConfigError, MissingExtra
 from kvferry.telemetry import exporting
 from kvferry.telemetry.exporting import send_spans
@@ -69,3 +70,12 @@ def test_without_the_sdk_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(exporting.importlib, "import_module", missing)
     with pytest.raises(MissingExtra, match=r"kvferry\[telemetry\]"):
         send_spans()
+
+
+@pytest.mark.usefixtures("providers")
+def test_a_replica_with_spans_and_no_exporter_does_not_start(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offer(monkeypatch)
+    assert main(["replica", "--set", "spans=true"]) == 2
+    assert "spans: no exporter is installed" in capsys.readouterr().err

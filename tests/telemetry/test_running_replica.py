@@ -14,7 +14,7 @@ from kvferry.telemetry.names import METRICS, Metric
 from ..e2e.conftest import SETTINGS, new_prompt
 from ..e2e.model import save_tiny_llama
 from ..e2e.pools import ValkeyPool
-from ..e2e.served import Served, eventually, served
+from ..e2e.served import Recipe, Served, eventually, served
 
 Samples = dict[str, dict[tuple[str, ...], float]]
 
@@ -50,7 +50,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Samples,
             "gate.holdout_share": "0.5",
             "gate.auto_off": "false",
         }
-        with served(folder, model, {"A": settings}) as replicas:
+        with served(folder, {"A": Recipe(model, settings)}) as replicas:
             replica = replicas["A"]
             first = new_prompt()
             record = replica.ask(first).record

@@ -27,6 +27,7 @@ def example() -> Any:
 
 class TestPluginTier(TierSuite):
     capacity_enforced = False
+    shared = True
 
     def open_tier(
         self, place: Path, *, capacity_bytes: int | None = None, clock: Clock | None = None

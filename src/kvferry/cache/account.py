@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from ..gate.facts import Arm, Decision, Facts, GateTerms
 from ..outcomes import Outcome
@@ -12,8 +13,7 @@ from .commands import Legs
 __all__ = ["Account", "LoadedRun", "lost_seconds"]
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedRun:
+class LoadedRun(msgspec.Struct, frozen=True):
     """One load of one segment, as it went."""
 
     tier: int
@@ -25,8 +25,7 @@ class LoadedRun:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(msgspec.Struct, frozen=True):
     """One request, from arrival to its end. Blocks are counted from the prompt's first."""
 
     rid: str

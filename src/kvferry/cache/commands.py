@@ -11,13 +11,15 @@ asks for the answer now: once it is acknowledged, nothing will be written to the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
+
+import msgspec
 
 from ..outcomes import Outcome
 
 __all__ = [
+    "TIER",
     "Again",
     "BlockMemory",
     "Cancel",
@@ -52,6 +54,10 @@ class Status(IntEnum):
     TIER = 16
 
 
+TIER = int(Status.TIER)
+"""The same as a plain number, for scans."""
+
+
 class BlockMemory(Protocol):
     """Memory for a request's blocks, lent by the engine to a load or a store."""
 
@@ -59,8 +65,7 @@ class BlockMemory(Protocol):
         """One contiguous byte view per block of `[start, stop)`, counted from the prompt's first block."""
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(msgspec.Struct, frozen=True):
     """Which of these blocks are held, and where?"""
 
     op: int
@@ -76,8 +81,7 @@ class Probe:
     """Count marks as blocks: in shadow mode nothing is stored, but hits shall be real."""
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(msgspec.Struct, frozen=True):
     """Read `keys[start:stop]` from one tier into the engine's memory."""
 
     op: int
@@ -92,8 +96,7 @@ class Load:
     """Digest that every frame must bear."""
 
 
-@dataclass(frozen=True, slots=True)
-class Store:
+class Store(msgspec.Struct, frozen=True):
     """Publish `keys[start:stop]` from the engine's memory, under a lease per chain."""
 
     op: int
@@ -112,8 +115,7 @@ class Store:
     """Store only blocks that some replica has asked for before; the executor counts touches in the pool."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(msgspec.Struct, frozen=True):
     """Remove blocks that must not be found again; no answer is awaited."""
 
     keys: Sequence[bytes]
@@ -123,8 +125,7 @@ class Drop:
     cause: Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(msgspec.Struct, frozen=True):
     """Answer operation `op` now; what arrives later must not reach the engine's memory."""
 
     op: int
@@ -133,8 +134,7 @@ class Cancel:
 Command = Probe | Load | Store | Drop | Cancel
 
 
-@dataclass(frozen=True, slots=True)
-class Legs:
+class Legs(msgspec.Struct, frozen=True):
     """Where the seconds of one operation went. Overlapping legs are not to be added up."""
 
     queue_seconds: float = 0.0
@@ -148,8 +148,7 @@ class Legs:
     """Mean number of transfers on this link meanwhile, this one included."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeDone:
+class ProbeDone(msgspec.Struct, frozen=True):
     """One `Status` byte for each block of the probe."""
 
     op: int
@@ -162,8 +161,7 @@ class ProbeDone:
     """Why blocks are FAILED, in words, for the record."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadDone:
+class LoadDone(msgspec.Struct, frozen=True):
     """`good` leading blocks are whole, verified and in place; also the answer to a `Cancel`."""
 
     op: int
@@ -175,16 +173,14 @@ class LoadDone:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Staged:
+class Staged(msgspec.Struct, frozen=True):
     """The source of a store has been copied or sent: the engine may reuse its memory."""
 
     op: int
     rank: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class StoreDone:
+class StoreDone(msgspec.Struct, frozen=True):
     """`stored` blocks were written, `held` were there already, the rest were not written."""
 
     op: int
@@ -196,8 +192,7 @@ class StoreDone:
     rank: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Evicted:
+class Evicted(msgspec.Struct, frozen=True):
     """A tier dropped published blocks; `read` says for each (one byte) whether it was ever read."""
 
     keys: Sequence[bytes]
@@ -207,15 +202,13 @@ class Evicted:
 Completion = ProbeDone | LoadDone | Staged | StoreDone | Evicted
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
+class Again(msgspec.Struct, frozen=True):
     """`ask` will answer something else now."""
 
     rid: str
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(msgspec.Struct, frozen=True):
     """The load has ended: blocks before `end_block` are usable.
 
     With `safe` false the destination beyond it may still be written to: the engine must not reuse that
@@ -227,8 +220,7 @@ class Loaded:
     safe: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Free:
+class Free(msgspec.Struct, frozen=True):
     """Nothing writes to, or reads from, memory lent for this request any more."""
 
     rid: str

@@ -8,7 +8,7 @@ from ..cost.spread import Spread
 from ..cost.transfer import LegModel
 from ..gate.facts import GateTerms, Live, Segment
 from ..outcomes import Outcome
-from .commands import Legs, Status
+from .commands import TIER, Legs
 
 __all__ = ["Estimates"]
 
@@ -65,10 +65,10 @@ class Estimates:
         """
         found: list[Segment] = []
         at, end = start, len(status)
-        while at < end and status[at] >= Status.TIER:
+        while at < end and status[at] >= TIER:
             byte = status[at : at + 1]
             stop = end - len(status[at:].lstrip(byte))
-            tier = byte[0] - Status.TIER
+            tier = byte[0] - TIER
             leg = self.legs[tier]
             in_flight = self.loads_in_flight[tier]
             setup, per_byte = leg.coefficients

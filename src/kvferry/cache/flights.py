@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..gate.budget import LoadBudget
-from .commands import Status
-from .requests import Phase, Request
+from .commands import TIER
+from .requests import LOADING, Request
 
 __all__ = ["Flights"]
 
@@ -21,42 +21,46 @@ class Flights:
 
     def __init__(self, budget: LoadBudget) -> None:
         self.budget = budget
-        self._claims: dict[bytes, Request] = {}
+        self._claims: dict[str, frozenset[bytes]] = {}
         self._holders: dict[str, Request] = {}
 
     def take(self, request: Request, start: int, stop: int) -> None:
         """A slot, and the blocks `[start, stop)`, for this request."""
         request.claimed = (start, stop)
-        self._claims.update(dict.fromkeys(request.keys[start:stop], request))
+        self._claims[request.rid] = frozenset(request.keys[start:stop])
         self._holders[request.rid] = request
         self.budget.take()
 
     def release(self, request: Request, *, success: bool | None) -> bool:
         """Give both back; whether the request had any. `success` is None for a load that never began."""
-        if self._holders.pop(request.rid, None) is None or request.claimed is None:
+        if self._holders.pop(request.rid, None) is None:
             return False
-        start, stop = request.claimed
-        for key in request.keys[start:stop]:
-            del self._claims[key]
+        del self._claims[request.rid]
         request.claimed = None
         self.budget.give_back(success=success)
         return True
 
     def first_claim(self, keys: Sequence[bytes], status: bytes, start: int) -> int | None:
         """The first held block from `start` that is being loaded by somebody; None where there is none."""
-        claims = self._claims
-        if not claims:
-            return None
-        for index in range(start, len(status)):
-            if status[index] < Status.TIER:
-                return None
-            if keys[index] in claims:
-                return index
-        return None
+        first: int | None = None
+        for claimed in self._claims.values():
+            # A few loads at most, and mostly of other prefixes: one pass at C speed says so.
+            if claimed.isdisjoint(keys):
+                continue
+            for index in range(start, len(status) if first is None else first):
+                if status[index] < TIER:
+                    break
+                if keys[index] in claimed:
+                    first = index
+                    break
+        return first
 
     def owner(self, key: bytes) -> Request:
-        """Who is loading this block."""
-        return self._claims[key]
+        """Who is loading this block; KeyError where nobody is."""
+        for rid, claimed in self._claims.items():
+            if key in claimed:
+                return self._holders[rid]
+        raise KeyError(key)
 
     def seconds_until_slot(self, now: float) -> float:
         """0 while a slot is free; else until the first load in flight is expected to end."""
@@ -67,10 +71,10 @@ class Flights:
     @staticmethod
     def expected_end(owner: Request) -> float:
         """When the load that this request decided on is expected to end."""
-        began = owner.load_started if owner.phase is Phase.LOADING else owner.chosen_at
+        began = owner.load_started if owner.phase is LOADING else owner.chosen_at
         return began + (owner.decision.load_median_seconds if owner.decision is not None else 0.0)
 
     @property
     def claims(self) -> int:
         """How many blocks are claimed."""
-        return len(self._claims)
+        return sum(map(len, self._claims.values()))

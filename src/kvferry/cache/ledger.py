@@ -7,25 +7,27 @@ engine held locally, so a local hit that ends inside a block is not booked twice
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 
 from ..outcomes import Outcome
-from .commands import Status
+from .commands import TIER, Status
 
 __all__ = ["book", "cause_of"]
 
+# Members by plain names and numbers: reaching one through its class, and its hash, cost as much as a call.
+_DEVICE_HIT, _ABORTED, _DECLINED = Outcome.DEVICE_HIT, Outcome.ABORTED, Outcome.DECLINED
+_NOT_CACHEABLE, _PARTIAL_BLOCK = Outcome.NOT_CACHEABLE, Outcome.PARTIAL_BLOCK
 _CAUSES = {
-    Status.ABSENT: Outcome.NEVER_PUBLISHED,
-    Status.GHOST: Outcome.EVICTED,
-    Status.LEASED: Outcome.NEVER_PUBLISHED,
-    Status.ALIEN: Outcome.INCOMPATIBLE,
-    Status.FAILED: Outcome.FAILED,
+    int(Status.ABSENT): Outcome.NEVER_PUBLISHED,
+    int(Status.GHOST): Outcome.EVICTED,
+    int(Status.LEASED): Outcome.NEVER_PUBLISHED,
+    int(Status.ALIEN): Outcome.INCOMPATIBLE,
+    int(Status.FAILED): Outcome.FAILED,
 }
 
 
 def cause_of(status: int) -> Outcome:
     """Why a block with this probe status is computed when nobody tried to load it."""
-    return Outcome.DECLINED if status >= Status.TIER else _CAUSES[Status(status)]
+    return _DECLINED if status >= TIER else _CAUSES[status]
 
 
 def book(
@@ -53,7 +55,7 @@ def book(
             parts[outcome] = parts.get(outcome, 0) + tokens
 
     local = min(local_tokens, prompt_tokens)
-    add(Outcome.DEVICE_HIT, local)
+    add(_DEVICE_HIT, local)
     at = local
     for _, stop, outcome in loaded:
         end = min(stop * block_tokens, prompt_tokens)
@@ -68,22 +70,22 @@ def book(
         """Tokens `[start, stop)`; those that nobody came to compute are aborted."""
         start = max(start, at)
         add(outcome, min(stop, end_of_work) - start)
-        add(Outcome.ABORTED, stop - max(start, end_of_work))
+        add(_ABORTED, stop - max(start, end_of_work))
 
     gap: Outcome | None = None
     block = at // block_tokens
-    known = blocks[block:usable_blocks]
-    for status, run in groupby(known):
-        length = sum(1 for _ in run)
-        stop = block + length
+    known_end = min(len(blocks), usable_blocks)
+    while block < known_end:
+        status = blocks[block]
+        stop = known_end - len(blocks[block:known_end].lstrip(blocks[block : block + 1]))
         cause = cause_of(status)
-        if status >= Status.TIER:
+        if status >= TIER:
             if gap is not None:
                 # Held, but behind a block that is not: it could not be used, for that block's reason.
                 cause = gap
             elif failure is not None and stop > failure[0]:
                 cut = max(block, failure[0])
-                add_span(Outcome.DECLINED, block * block_tokens, cut * block_tokens)
+                add_span(_DECLINED, block * block_tokens, cut * block_tokens)
                 block, cause = cut, failure[1]
                 gap = cause
         elif gap is None:
@@ -93,6 +95,6 @@ def book(
     if block < usable_blocks:
         add_span(unknown, block * block_tokens, usable_blocks * block_tokens)
     # The last full block of a prompt that ends with it: its last token has to be computed.
-    add_span(Outcome.NOT_CACHEABLE, usable_blocks * block_tokens, full_blocks * block_tokens)
-    add_span(Outcome.PARTIAL_BLOCK, full_blocks * block_tokens, prompt_tokens)
+    add_span(_NOT_CACHEABLE, usable_blocks * block_tokens, full_blocks * block_tokens)
+    add_span(_PARTIAL_BLOCK, full_blocks * block_tokens, prompt_tokens)
     return parts

@@ -44,7 +44,7 @@ from .estimates import Estimates
 from .flights import Flights
 from .operations import Operation, Operations
 from .publishing import Publishing
-from .requests import Answer, Compute, LoadTo, Phase, Request, Wait
+from .requests import CHOSEN, KNOWN, LOADING, PROBING, SETTLED, Answer, Compute, LoadTo, Request, Wait
 from .settings import CacheSettings
 from .settle import Ending, settle
 
@@ -52,6 +52,7 @@ __all__ = ["Cache"]
 
 _WAIT, _COMPUTE = Wait(), Compute()
 _NEVER = float("inf")
+_ON, _OFF = Arm.ON, Arm.OFF
 
 
 class Cache:
@@ -123,7 +124,7 @@ class Cache:
             keys=keys,
             namespace=namespace,
             tokens=tokens,
-            explore=arm is Arm.ON and uniform(rid, "explore") < settings.explore_share,
+            explore=arm is _ON and uniform(rid, "explore") < settings.explore_share,
             max_load_tokens=max_load_tokens,
             deadline=None if deadline_seconds is None else now + deadline_seconds,
         )
@@ -131,8 +132,8 @@ class Cache:
             request.unknown = barred
             request.alien_fields = barred_why if barred is Outcome.INCOMPATIBLE else ""
             request.notes.append(barred_why or barred.value)
-        if barred is not None or arm is Arm.OFF or not keys or not settings.tiers:
-            request.phase = Phase.SETTLED
+        if barred is not None or arm is _OFF or not keys or not settings.tiers:
+            request.phase = SETTLED
             return
         request.publish_end = self._publication.end_block(
             keys,
@@ -176,24 +177,24 @@ class Cache:
         """
         request = self._requests[rid]
         phase = request.phase
-        if phase is Phase.CHOSEN:
+        if phase is CHOSEN:
             return LoadTo(request.end_block)
-        if phase is Phase.LOADING:
+        if phase is LOADING:
             return _WAIT
-        if phase is Phase.SETTLED:
+        if phase is SETTLED:
             if not request.loads and request.ready_at is None:
                 # The engine's own cache may have gained or lost blocks meanwhile: book what is true.
                 request.local_tokens = local_tokens
             return _COMPUTE
         request.local_tokens = local_tokens
-        if phase is Phase.PROBING:
+        if phase is PROBING:
             return _WAIT
         start = local_tokens // self.settings.block_tokens
         waited_out = request.wait_until is not None and now >= request.wait_until
         # Arms that never load are priced as if nobody else were loading: the trial compares them with
         # those that do.
         claimed_at = None
-        if request.arm is Arm.ON:
+        if request.arm is _ON:
             claimed_at = self.flights.first_claim(request.keys, request.status, start)
         taken = claimed_at == start
         if taken and not waited_out and request.wait_until is not None:
@@ -231,9 +232,9 @@ class Cache:
         request.chosen_at = now
         request.wait_until = None
         if not decision.loads:
-            request.phase = Phase.SETTLED
+            request.phase = SETTLED
             return _COMPUTE
-        request.phase = Phase.CHOSEN
+        request.phase = CHOSEN
         request.end_block = decision.end_block
         request.claim_until = now + self._load_limit(now, request)
         self._due_at = min(self._due_at, request.claim_until)
@@ -251,19 +252,19 @@ class Cache:
         start = request.local_tokens // self.settings.block_tokens
         if facts is None or decision is None or not decision.loads or request.loads or request.finished:
             raise ValueError(f"request {rid!r} has no load to begin: it is {request.phase.name}")
-        if request.phase is Phase.SETTLED:
+        if request.phase is SETTLED:
             if dest is not None:
                 self._news.append(Loaded(rid, start, True))
             return
-        if request.phase is not Phase.CHOSEN:
+        if request.phase is not CHOSEN:
             raise ValueError(f"request {rid!r} has begun its load already")
         end_block = min(end_block, request.end_block)
         if end_block <= start or dest is None:
-            request.phase = Phase.SETTLED
+            request.phase = SETTLED
             request.decision = _declined(decision, Reason.NO_MEMORY, start)
             self._release(request, success=None)
             return
-        request.phase = Phase.LOADING
+        request.phase = LOADING
         request.end_block = end_block
         request.usable_end = start
         request.load_started = now
@@ -287,11 +288,11 @@ class Cache:
         True when stores were emitted: then `source` is lent until `Free`.
         """
         request = self._requests[rid]
-        if request.phase is Phase.CHOSEN:
+        if request.phase is CHOSEN:
             self.begin(now, rid, 0, None)
         if request.ready_at is None:
             request.ready_at = now
-        if not clean or request.arm is Arm.OFF or self.mode == "off":
+        if not clean or request.arm is _OFF or self.mode == "off":
             return bool(request.pending_stores)
         settings = self.settings
         end = min(request.publish_end, tokens // settings.block_tokens, len(request.status))
@@ -338,11 +339,11 @@ class Cache:
             # The engine did not wait for it.
             self._operations.forget(request.probe)
             request.probe, request.unknown = None, Outcome.LATE
-        if request.phase is Phase.LOADING:
+        if request.phase is LOADING:
             for op in request.pending_loads:
                 self._operations.cancel(now, op)
             request.load_seconds = now - request.chosen_at
-        request.phase = Phase.SETTLED
+        request.phase = SETTLED
         self._release(request, success=None)
         self._judge(request, ending.aborted)
         account = settle(
@@ -454,13 +455,13 @@ class Cache:
         """An executor that never answers: forget the operation. Its memory is never free again."""
         self._operations.forget(op)
         command, request = operation.command, operation.request
-        request.leaked = True
+        if op in request.pending_loads or op in request.pending_stores:
+            request.leaked = True
         if isinstance(command, Load):
             self.estimates.loads_in_flight[command.tier] -= 1
         elif isinstance(command, Store):
             self._publishing.end(command)
         self._returned(request, op)
-        self._forget(request)
 
     def _probe_answer(self, operation: Operation, done: ProbeDone) -> None:
         operation.probed(done)
@@ -476,7 +477,7 @@ class Cache:
     def _known(self, request: Request, status: bytes) -> None:
         request.probe = None
         request.status = status
-        request.phase = Phase.KNOWN
+        request.phase = KNOWN
         self._news.append(Again(request.rid))
 
     def _load_answer(self, now: float, operation: Operation, command: Load, done: LoadDone) -> None:
@@ -496,7 +497,7 @@ class Cache:
         if good < wanted and operation.cause in (Outcome.CORRUPT, Outcome.INCOMPATIBLE):
             bad = command.start + good
             self._operations.tell(Drop(command.keys, bad, bad + 1, command.tier, operation.cause))
-        if request.phase is Phase.LOADING:
+        if request.phase is LOADING:
             request.pending_loads.discard(done.op)
             self._record(request, command, good, operation.legs, operation.cause, operation.detail)
             if not request.pending_loads:
@@ -506,7 +507,7 @@ class Cache:
 
     def _late(self, now: float, request: Request) -> None:
         """Go on without loads that do not even answer; their memory stays lent."""
-        if request.phase is not Phase.LOADING:
+        if request.phase is not LOADING:
             return
         for op in request.pending_loads:
             operation = self._operations.get(op)
@@ -527,15 +528,13 @@ class Cache:
         request.loads.sort(key=lambda run: run.start)
         usable = request.local_tokens // self.settings.block_tokens
         for run in request.loads:
-            if run.start != usable:
-                break
             usable = run.start + run.good
             if run.good < run.stop - run.start:
                 request.failure = (usable, run.cause or Outcome.FAILED)
                 break
         request.usable_end = usable
         request.load_seconds = now - request.chosen_at
-        request.phase = Phase.SETTLED
+        request.phase = SETTLED
         self._release(request, success=usable >= request.end_block)
         self._news.append(Loaded(request.rid, usable, safe))
 
@@ -556,7 +555,7 @@ class Cache:
             self._news.extend(
                 Again(other.rid)
                 for other in self._requests.values()
-                if other.phase is Phase.KNOWN and other.wait_until is not None
+                if other.phase is KNOWN and other.wait_until is not None
             )
 
     def _returned(self, request: Request, op: int) -> None:
@@ -573,7 +572,7 @@ class Cache:
 
     def _forget(self, request: Request) -> None:
         if request.finished and not request.pending_loads and not request.pending_stores:
-            self._requests.pop(request.rid, None)
+            del self._requests[request.rid]
 
     def _awaits(self, now: float, request: Request, facts: Facts) -> bool:
         """Whether to wait for the load that another request has claimed the first of these blocks for."""
@@ -597,8 +596,8 @@ class Cache:
 
     def _waited(self, request: Request) -> None:
         """A request's wait is over, or its claim has run out before there was memory for the load."""
-        if request.phase is Phase.CHOSEN:
-            request.phase = Phase.SETTLED
+        if request.phase is CHOSEN:
+            request.phase = SETTLED
             request.failure = (request.local_tokens // self.settings.block_tokens, Outcome.LATE)
             self._release(request, success=None)
         else:
@@ -651,10 +650,10 @@ class Cache:
         """Fold the request into the comparison with the holdout; turn sharing off when it costs."""
         if aborted or request.expected_seconds is None or request.ready_at is None:
             return
-        if request.arm not in (Arm.ON, Arm.HOLDOUT):
+        if request.arm not in (_ON, Arm.HOLDOUT):
             return
         self.trial.observe(
-            treated=request.arm is Arm.ON,
+            treated=request.arm is _ON,
             ready_seconds=request.ready_at - request.arrived,
             recompute_seconds=request.expected_seconds,
         )
@@ -674,8 +673,8 @@ def _declined(decision: Decision, reason: Reason, local_blocks: int) -> Decision
 
 def _due(request: Request) -> float:
     """When a request's claim or wait runs out; infinite without either."""
-    if request.phase is Phase.CHOSEN:
+    if request.phase is CHOSEN:
         return request.claim_until
-    if request.phase is Phase.KNOWN and request.wait_until is not None and not request.woken:
+    if request.phase is KNOWN and request.wait_until is not None and not request.woken:
         return request.wait_until
     return _NEVER

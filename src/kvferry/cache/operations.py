@@ -6,7 +6,7 @@ executor never answers. Refuses to know what an answer means for a request: the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import msgspec
 
 from ..outcomes import Outcome
 from .commands import Cancel, Command, Legs, Load, LoadDone, Probe, ProbeDone, Status, Store, StoreDone
@@ -15,8 +15,7 @@ from .requests import Request
 __all__ = ["Operation", "Operations"]
 
 
-@dataclass(slots=True, eq=False)
-class Operation:
+class Operation(msgspec.Struct, eq=False):
     """One emitted command that has not been answered by every rank."""
 
     command: Probe | Load | Store
@@ -33,7 +32,7 @@ class Operation:
     """Leading blocks that are whole on every rank that has answered."""
     cause: Outcome | None = None
     detail: str = ""
-    legs: Legs = field(default_factory=Legs)
+    legs: Legs = Legs()
 
     def probed(self, done: ProbeDone) -> None:
         """Fold one rank's answer: present means present on every rank, in the same tier."""
@@ -64,7 +63,7 @@ class Operation:
         """Ranks work side by side: their bytes add up, their seconds do not."""
         moved = self.legs.bytes + legs.bytes
         slowest = legs if legs.wire_seconds >= self.legs.wire_seconds else self.legs
-        self.legs = slowest if slowest.bytes == moved else replace(slowest, bytes=moved)
+        self.legs = slowest if slowest.bytes == moved else msgspec.structs.replace(slowest, bytes=moved)
 
 
 class Operations:

@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import Enum
+
+import msgspec
 
 from ..gate.facts import Arm, Decision, Facts
 from ..outcomes import Outcome
 from .account import LoadedRun
 
-__all__ = ["Answer", "Compute", "LoadTo", "Phase", "Request", "Wait"]
+__all__ = [
+    "CHOSEN",
+    "KNOWN",
+    "LOADING",
+    "PROBING",
+    "SETTLED",
+    "Answer",
+    "Compute",
+    "LoadTo",
+    "Phase",
+    "Request",
+    "Wait",
+]
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(msgspec.Struct, frozen=True):
     """Nothing to say yet; ask again at the next step, or after `Again`."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadTo:
+class LoadTo(msgspec.Struct, frozen=True):
     """Make memory for the blocks up to `end_block`, then call `begin`."""
 
     end_block: int
 
 
-@dataclass(frozen=True, slots=True)
-class Compute:
+class Compute(msgspec.Struct, frozen=True):
     """Compute the rest; this answer never changes again."""
 
 
@@ -46,8 +56,11 @@ class Phase(Enum):
     """What can be loaded has been: the rest is computed."""
 
 
-@dataclass(slots=True, eq=False)
-class Request:
+# A member reached through its class costs as much as a call, and phases are looked at all the time.
+PROBING, KNOWN, CHOSEN, LOADING, SETTLED = Phase
+
+
+class Request(msgspec.Struct, eq=False):
     """One request. Times are the machine's, blocks are counted from the prompt's first."""
 
     rid: str
@@ -61,7 +74,7 @@ class Request:
     deadline: float | None
     """No load may be waited for beyond it."""
     publish_end: int = 0
-    phase: Phase = Phase.PROBING
+    phase: Phase = PROBING
     probe: int | None = None
     status: bytes = b""
     unknown: Outcome = Outcome.NOT_CACHEABLE
@@ -88,12 +101,12 @@ class Request:
     usable_end: int = 0
     failure: tuple[int, Outcome] | None = None
     """Where a load stopped short, and why."""
-    loads: list[LoadedRun] = field(default_factory=list)
-    pending_loads: set[int] = field(default_factory=set)
-    pending_stores: set[int] = field(default_factory=set)
-    published: list[tuple[int, int]] = field(default_factory=list)
+    loads: list[LoadedRun] = msgspec.field(default_factory=list)
+    pending_loads: set[int] = msgspec.field(default_factory=set)
+    pending_stores: set[int] = msgspec.field(default_factory=set)
+    published: list[tuple[int, int]] = msgspec.field(default_factory=list)
     leaked: bool = False
     """An operation on its memory was given up: the memory is never free again."""
     ready_at: float | None = None
     finished: bool = False
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)

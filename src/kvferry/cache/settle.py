@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from ..gate.facts import GateTerms
 from ..outcomes import Outcome
@@ -15,9 +16,10 @@ from .settings import CacheSettings
 
 __all__ = ["Ending", "settle"]
 
+_FAILED = int(Status.FAILED)
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+
+class Ending(msgspec.Struct, frozen=True):
     """What the engine says of a request that is over."""
 
     aborted: bool = False
@@ -42,11 +44,11 @@ def settle(
     facts, decision = request.facts, request.decision
     size = settings.block_tokens
     local_blocks = request.local_tokens // size
-    loaded = [
-        (run.start, min(run.start + run.good, request.usable_end), settings.tiers[run.tier])
-        for run in request.loads
-        if min(run.start + run.good, request.usable_end) > run.start
-    ]
+    loaded = []
+    for run in request.loads:
+        stop = min(run.start + run.good, request.usable_end)
+        if stop > run.start:
+            loaded.append((run.start, stop, settings.tiers[run.tier]))
     hit_tokens = max(request.local_tokens, request.usable_end * size)
     ready = None if request.ready_at is None else request.ready_at - request.arrived
     unfinished = ending.aborted and ready is None
@@ -76,7 +78,9 @@ def settle(
         mode=mode,
         prompt_tokens=request.tokens,
         keys=request.keys,
-        found_end=max([local_blocks, *(s.stop_block for s in facts.segments)] if facts else [local_blocks]),
+        found_end=max(local_blocks, facts.segments[-1].stop_block)
+        if facts and facts.segments
+        else local_blocks,
         facts=facts,
         terms=terms,
         decision=decision,
@@ -106,7 +110,7 @@ def _fallback(request: Request, unfinished: bool) -> Outcome | None:
     """Why a cache that was asked did not help: a load that fell short, or a tier that did not answer."""
     if request.failure is not None:
         return request.failure[1]
-    if Status.FAILED in request.status:
+    if _FAILED in request.status:
         return Outcome.FAILED
     if not unfinished and not request.status and request.unknown in (Outcome.FAILED, Outcome.LATE):
         return request.unknown

@@ -15,9 +15,11 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from ..clock import MonotonicClock
-from ..config import Loaded, cache_dir, load
+from ..config import Config, Loaded, cache_dir, load, resolve_secret
 from ..errors import MissingExtra, UsageError
+from ..keys.pool import secret_of
 from ..runs.directory import RunDirectory
+from ..store.open import open_tier
 from ..units import parse_bytes
 
 __all__ = ["app"]
@@ -93,6 +95,7 @@ def replica(
     )
     loaded = load(file=config, overrides=set_)
     cache_bytes = parse_bytes(local_cache, "--local-cache")
+    _try_settings(loaded.config)
     if loaded.config.spans:
         from ..telemetry.exporting import send_spans
 
@@ -151,6 +154,14 @@ def replica(
     finally:
         scheduler.stop()
     return 0
+
+
+def _try_settings(config: Config) -> None:
+    """Say what is wrong with secret and addresses now, not after a model was read for minutes."""
+    secret_of(config.tenant, resolve_secret(config))
+    # A plug-in may mind being opened twice.
+    if config.pool is not None and not config.pool.startswith("plugin:"):
+        open_tier(config.pool).close()
 
 
 def _begin_records(loaded: Loaded, **equal: str | int) -> None:

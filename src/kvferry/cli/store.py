@@ -14,6 +14,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from ..errors import ConfigError, FormatError, UsageError
+from ..store.files import FilesTier
 from ..store.frame import HEADER_BYTES, Codec, Flaw, flaw_of, parse
 from ..store.namespaces import others
 from ..store.open import open_tier
@@ -23,7 +24,7 @@ from .output import Json, write_columns, write_json
 
 __all__ = ["app"]
 
-app = App(name="store", help="What a pool holds: stat, ls, verify, purge.")
+app = App(name="store", help="What a pool holds: stat, ls, verify, sweep, purge.")
 
 Timeout = Annotated[str, Parameter(help="Time for each call to the pool, such as 10s.")]
 Namespace = Annotated[
@@ -32,10 +33,31 @@ Namespace = Annotated[
 
 _BATCH = 64
 
+_TERMS = {
+    "pool": "pool",
+    "kind": "kind",
+    "blocks": "blocks",
+    "used_bytes": "used",
+    "capacity_bytes": "C physical",
+    "active_decode_bytes": "- C active decode",
+    "reserved_bytes": "- C reserved",
+    "fragmentation_bytes": "- C fragmentation",
+    "effective_bytes": "= C effective",
+    "evicted_blocks": "evicted blocks",
+    "evicted_read_blocks": "  read before",
+    "evicted_unread_blocks": "  never read",
+    "evicted_unread_bytes": "bytes evicted unread",
+    "unread_bytes": "bytes held unread",
+    "never_read_bytes": "bytes never read",
+}
+"""What `stat` shows, in this order, and what it calls it."""
+
 
 @app.command
 def stat(pool: str, *, json: Json = False, timeout: Timeout = "10s") -> None:
-    """Capacity, use and namespaces of a pool.
+    """Capacity and what it is really worth, use, waste and namespaces of a pool.
+
+    A term that the pool cannot tell is shown as unknown, never as 0.
 
     Parameters
     ----------
@@ -44,27 +66,55 @@ def stat(pool: str, *, json: Json = False, timeout: Timeout = "10s") -> None:
     """
     with _opened(pool, timeout) as (tier, seconds):
         usage = tier.usage(seconds)
+        unread_bytes = _unread(tier, seconds) if usage.unread_bytes is None else usage.unread_bytes
         namespaces = others(tier, seconds)
+    never_read = usage.evicted_unread_bytes
     answer: dict[str, Any] = {
         "pool": tier.name,
         "kind": tier.kind.value,
         **msgspec.structs.asdict(usage),
-        "effective_bytes": None
-        if usage.capacity_bytes is None
-        else usage.capacity_bytes - usage.reserved_bytes - usage.fragmentation_bytes,
+        "unread_bytes": unread_bytes,
+        "evicted_read_blocks": None
+        if usage.evicted_blocks is None or usage.evicted_unread_blocks is None
+        else usage.evicted_blocks - usage.evicted_unread_blocks,
+        "never_read_bytes": None if never_read is None or unread_bytes is None else never_read + unread_bytes,
+        "effective_bytes": usage.effective_bytes,
         "namespaces": {digest.hex(): fields for digest, fields in namespaces.items()},
     }
     if json:
         write_json(answer)
         return
-    rows = [
-        (name.replace("_", " "), _shown(name, value))
-        for name, value in answer.items()
-        if name != "namespaces"
-    ]
+    rows = [(text, _shown(name, answer[name])) for name, text in _TERMS.items()]
     for digest, fields in namespaces.items():
         rows.append((f"namespace {digest.hex()[:12]}", ", ".join(f"{k}={v}" for k, v in fields.items())))
     write_columns(rows)
+
+
+@app.command
+def sweep(pool: str, *, unread: str, json: Json = False, timeout: Timeout = "60s") -> None:
+    """Drop blocks that were published and never read for a while, and those whose life is over.
+
+    A tier does so by itself when it needs room; this gives the room back before.
+
+    Parameters
+    ----------
+    pool
+        The pool's address: files:///DIR.
+    unread
+        How long a block may wait for its first read, such as 1h.
+    """
+    unread_seconds = parse_seconds(unread, "--unread")
+    with _opened(pool, timeout) as (tier, seconds):
+        if not isinstance(tier, FilesTier):
+            raise ConfigError(
+                f"POOL: a {tier.name} pool sweeps by itself (its server evicts what is least used); "
+                "give files:///DIR"
+            )
+        swept = tier.sweep(seconds, unread_seconds=unread_seconds)
+    if json:
+        write_json({"swept": swept})
+    else:
+        print(f"{swept} blocks swept")
 
 
 @app.command
@@ -184,6 +234,16 @@ def _opened(pool: str, timeout: str) -> Iterator[tuple[Tier, float]]:
         )
     with contextlib.closing(open_tier(pool, setting="POOL")) as tier:
         yield tier, seconds
+
+
+def _unread(tier: Tier, seconds: float) -> int | None:
+    """Bytes that are held and were never read; None where the tier does not know of each."""
+    total = 0
+    for entry in tier.scan(seconds):
+        if entry.read is None:
+            return None
+        total += 0 if entry.read else entry.value_bytes
+    return total
 
 
 def _values(tier: Tier, seconds: float) -> Iterator[tuple[Entry, memoryview | None]]:

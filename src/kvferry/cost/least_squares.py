@@ -63,7 +63,9 @@ class Sums:
         observations cannot tell apart, and changes little where they can. With three features every
         support can be tried, which is exact and needs no iteration; mostly the first one is the answer.
         """
-        diagonal = [self.gram[i][i] for i in range(self.width)]
+        if self.width == 2:
+            return self._solve_two(prior or ((0.0, 0.0), (0.0, 0.0)))
+        diagonal = [row[i] for i, row in enumerate(self.gram)]
         right = self.right
         if prior is not None:
             right = [r + d * w * v for r, d, (w, v) in zip(right, diagonal, prior, strict=True)]
@@ -96,8 +98,6 @@ class Sums:
         if size == 1:
             return [right[support[0]] / diagonal[support[0]]]
         scale = [diagonal[i] ** -0.5 for i in support]
-        if size == 2:
-            return self._solve_pair(support[0], support[1], scale, right)
         rows = [
             [1.0 if p == q else self.gram[i][j] * scale[p] * scale[q] for q, j in enumerate(support)]
             + [right[i] * scale[p]]
@@ -119,14 +119,21 @@ class Sums:
             solution[r] = (rows[r][size] - rest) / rows[r][r]
         return [x * s for x, s in zip(solution, scale, strict=True)]
 
-    def _solve_pair(
-        self, i: int, j: int, scale: Sequence[float], right: Sequence[float]
-    ) -> list[float] | None:
+    def _solve_two(self, prior: Sequence[tuple[float, float]]) -> list[float]:
         """The same for two features, written out: every transfer solves one."""
-        p, q = scale
-        off = self.gram[i][j] * p * q
-        determinant = 1.0 - off * off
-        if determinant < 1e-10:
-            return None
-        x, y = right[i] * p, right[j] * q
-        return [(x - off * y) / determinant * p, (y - off * x) / determinant * q]
+        (p, off), (_, q) = self.gram
+        x, y = self.right
+        (first_weight, first), (second_weight, second) = prior
+        x += p * first_weight * first
+        y += q * second_weight * second
+        p *= 1.0 + first_weight
+        q *= 1.0 + second_weight
+        determinant = p * q - off * off
+        if determinant > 1e-10 * p * q:
+            first, second = (x * q - off * y) / determinant, (y * p - off * x) / determinant
+            if first >= 0.0 and second >= 0.0:
+                return [first, second]
+        # One of them explains it alone: the one that takes more off the squared error.
+        first = max(0.0, x / p) if p > 0.0 else 0.0
+        second = max(0.0, y / q) if q > 0.0 else 0.0
+        return [0.0, second] if second * y >= first * x else [first, 0.0]

@@ -17,7 +17,7 @@ __all__ = ["PrefillModel"]
 _FADE = 0.98
 _SPREAD_FADE = 0.95
 # Where steps of one size only have been seen, the constant and the linear term cannot be told apart: the
-# ridge lets the linear one carry the time.
+# prior lets the linear one carry the time.
 _PRIOR = ((1e-4, 0.0), (0.0, 0.0), (1e-6, 0.0))
 
 

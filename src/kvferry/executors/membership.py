@@ -125,7 +125,8 @@ class Membership:
                     return
                 if self._settle(quietly=not asked):
                     break
-                self._closed.wait(_RETRY_SECONDS[min(attempt, len(_RETRY_SECONDS) - 1)])
+                self._again.wait(_RETRY_SECONDS[min(attempt, len(_RETRY_SECONDS) - 1)])
+                self._again.clear()
 
     def _settle(self, *, quietly: bool) -> bool:
         """Bring every member's standing up to date; False when the pool did not let us.

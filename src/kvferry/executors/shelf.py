@@ -19,7 +19,7 @@ from ..store.backoff import BackedOff, State
 from ..store.measured import Measured, Observe
 from ..store.open import open_tier
 from ..store.ratelimited import RateLimited
-from ..store.tier import Kind, Tier
+from ..store.tier import Kind, OnEvicted, Tier
 
 __all__ = ["Shelf", "open_pool", "open_shelf"]
 
@@ -56,11 +56,13 @@ def open_shelf(
     clock: Clock,
     observe: Callable[[Kind], Observe],
     on_pool_state: Callable[[State], None],
+    on_evicted: Callable[[Kind], OnEvicted],
 ) -> Shelf:
     """Open what the settings name: host memory, then a local disk, then the pool.
 
-    `observe(kind)` hears of every transfer of a tier of that kind. Raises ConfigError for an address that
-    makes no sense. A pool that does not answer is no error: it is left alone and tried again.
+    `observe(kind)` hears of every transfer of a tier of that kind, and `on_evicted(kind)` of what this
+    process evicts from it. Raises ConfigError for an address that makes no sense. A pool that does not answer
+    is no error: it is left alone and tried again.
     """
     shelf = Shelf()
 
@@ -69,13 +71,26 @@ def open_shelf(
         shelf.kinds.append(kind)
 
     if config.host_memory:
-        memory = open_tier("memory://", clock=clock, capacity_bytes=config.host_memory, setting="host_memory")
+        memory = open_tier(
+            "memory://",
+            clock=clock,
+            capacity_bytes=config.host_memory,
+            setting="host_memory",
+            on_evicted=on_evicted(Kind.HOST),
+        )
         add(Measured(memory, observe(Kind.HOST), clock), Kind.HOST)
     if config.disk:
-        disk = open_tier(config.disk, clock=clock, setting="disk", kind=Kind.DISK)
+        disk = open_tier(
+            config.disk, clock=clock, setting="disk", kind=Kind.DISK, on_evicted=on_evicted(Kind.DISK)
+        )
         add(BackedOff(Measured(disk, observe(Kind.DISK), clock), clock), Kind.DISK)
     if config.pool:
-        pool = open_pool(config.pool, clock, connect_seconds=config.timeouts.connect)
+        pool = open_pool(
+            config.pool,
+            clock,
+            connect_seconds=config.timeouts.connect,
+            on_evicted=on_evicted(Kind.POOL),
+        )
         shelf.link = RateLimited(pool, None, clock)
         shelf.pool = BackedOff(
             Measured(shelf.link, observe(Kind.POOL), clock),
@@ -88,10 +103,13 @@ def open_shelf(
     return shelf
 
 
-def open_pool(url: str, clock: Clock, *, connect_seconds: float) -> Tier:
-    """The pool at `url`, booked as a pool even where its tier would call itself a disk or host memory."""
+def open_pool(url: str, clock: Clock, *, connect_seconds: float, on_evicted: OnEvicted) -> Tier:
+    """The pool at `url`, booked as a pool even where its tier would call itself a disk or host memory.
+
+    A server evicts by itself and tells nobody, so only tiers of this process tell `on_evicted`.
+    """
     if url.startswith(("files:", "memory:")):
-        return open_tier(url, clock=clock, kind=Kind.POOL)
+        return open_tier(url, clock=clock, kind=Kind.POOL, on_evicted=on_evicted)
     if url.startswith(("valkey:", "redis:")):
         return open_tier(url, clock=clock, connect_seconds=connect_seconds)
     return open_tier(url, clock=clock)

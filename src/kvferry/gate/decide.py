@@ -14,6 +14,7 @@ legs of one load are in series and share causes.
 
 from __future__ import annotations
 
+from bisect import insort
 from math import ceil
 
 from .facts import Arm, Decision, Facts, GateTerms, Reason
@@ -21,6 +22,8 @@ from .facts import Arm, Decision, Facts, GateTerms, Reason
 __all__ = ["decide", "recompute_seconds"]
 
 _SLACK = 1.0 + 1e-9
+# What most decisions touch; a member reached through its class costs as much as a call.
+_ON, _PAYS, _SLOWER = Arm.ON, Reason.PAYS, Reason.SLOWER
 
 _BARRED = {
     Arm.OFF: Reason.OFF,
@@ -81,24 +84,17 @@ def decide(facts: Facts, terms: GateTerms) -> Decision:
         return Decision(local_blocks, Reason.DEADLINE, candidate_end_block=allowed_end)
 
     reason = _choose(facts, terms, best, best_gain)
-    if reason is Reason.SLOWER and facts.explore:
+    if reason is _SLOWER and facts.explore:
         # All of it would take too long to be tried; a few blocks tell as much of the link.
         limit = terms.explore_limit * recompute_seconds(facts, allowed_end)
         few = max(local_blocks + 1, _end_within(facts, local_blocks, allowed_end, limit, high=False))
         tried = _price(facts, terms, local_blocks, few)
         if tried is not None:
             best, reason = tried, Reason.EXPLORES_LOAD
-    if reason is Reason.PAYS and best.candidate_end_block < found_end:
+    if reason is _PAYS and best.candidate_end_block < found_end:
         reason = Reason.PAYS_IN_PART
-    loads = reason in (
-        Reason.PAYS,
-        Reason.PAYS_IN_PART,
-        Reason.EXPLORES_LOAD,
-        Reason.UNMEASURED,
-        Reason.ALWAYS,
-    )
     return Decision(
-        best.candidate_end_block if loads else local_blocks,
+        best.candidate_end_block if reason.loads else local_blocks,
         reason,
         best.load_median_seconds,
         best.load_high_seconds,
@@ -121,10 +117,17 @@ def _allowed_end(facts: Facts, local_blocks: int, found_end: int) -> tuple[int, 
 
 
 def _candidate_ends(facts: Facts, local_blocks: int, allowed_end: int) -> list[int]:
-    ends = {min(s.stop_block, allowed_end) for s in facts.segments}
+    """In rising order."""
+    ends = [local_blocks]
+    for segment in facts.segments:
+        end = min(segment.stop_block, allowed_end)
+        if end > ends[-1]:
+            ends.append(end)
     if facts.deadline_seconds is not None:
-        ends.add(_end_within(facts, local_blocks, allowed_end, facts.deadline_seconds, high=True))
-    return sorted(end for end in ends if end > local_blocks)
+        end = _end_within(facts, local_blocks, allowed_end, facts.deadline_seconds, high=True)
+        if end not in ends:
+            insort(ends, end)
+    return ends[1:]
 
 
 def _end_within(facts: Facts, local_blocks: int, allowed_end: int, seconds: float, *, high: bool) -> int:
@@ -173,7 +176,7 @@ def _price(facts: Facts, terms: GateTerms, local_blocks: int, end: int) -> Decis
         interference -= (recompute - live.dispatch_seconds) * live.running_requests
     return Decision(
         local_blocks,
-        Reason.SLOWER,
+        _SLOWER,
         median,
         high,
         recompute,
@@ -185,7 +188,7 @@ def _price(facts: Facts, terms: GateTerms, local_blocks: int, end: int) -> Decis
 
 
 def _choose(facts: Facts, terms: GateTerms, best: Decision, gain: float) -> Reason:
-    if facts.arm is not Arm.ON:
+    if facts.arm is not _ON:
         return _BARRED[facts.arm]
     if terms.policy == "never":
         return Reason.NEVER
@@ -201,7 +204,7 @@ def _choose(facts: Facts, terms: GateTerms, best: Decision, gain: float) -> Reas
     if gain > 0.0:
         if facts.explore and best.recompute_seconds <= terms.explore_limit * best.load_median_seconds:
             return Reason.EXPLORES_RECOMPUTE
-        return Reason.PAYS
+        return _PAYS
     if facts.explore and best.load_median_seconds <= terms.explore_limit * best.recompute_seconds:
         return Reason.EXPLORES_LOAD
     return Reason.BUSY if facts.queue_seconds > 0.0 and gain + facts.queue_seconds > 0.0 else Reason.SLOWER

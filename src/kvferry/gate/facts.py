@@ -64,6 +64,11 @@ class Reason(StrEnum):
     UNKNOWN_PREFILL = "unknown_prefill"
     """Nothing has been computed here yet, so computing cannot be priced: compute, and learn."""
 
+    @property
+    def loads(self) -> bool:
+        """Whether blocks are carried for this reason."""
+        return self in _LOADING
+
 
 class Segment(msgspec.Struct, frozen=True):
     """Consecutive blocks that one tier holds, with the measured price of reading from it."""
@@ -156,9 +161,7 @@ class Decision(msgspec.Struct, frozen=True):
     @property
     def loads(self) -> bool:
         """Whether blocks are carried."""
-        return self.reason in _LOADING
+        return self.reason.loads
 
 
-_LOADING = frozenset(
-    {Reason.PAYS, Reason.PAYS_IN_PART, Reason.EXPLORES_LOAD, Reason.UNMEASURED, Reason.ALWAYS}
-)
+_LOADING = (Reason.PAYS, Reason.PAYS_IN_PART, Reason.EXPLORES_LOAD, Reason.UNMEASURED, Reason.ALWAYS)

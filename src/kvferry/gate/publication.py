@@ -31,6 +31,8 @@ class Touches:
         keys are forgotten a generation at a time, and a head is never older than what follows it.
         """
         young, old = self._young, self._old
+        if keys and keys[-1] in young:
+            return len(keys)
         before = bisect_left(
             range(len(keys)), True, key=lambda i: keys[i] not in young and keys[i] not in old
         )

@@ -1,22 +1,23 @@
 """From what the cache and the tiers report to metrics, so that every executor counts alike.
 
-Owns two translations: a settled request's `Account`, and the calls that a measured tier reports. Decides
-nothing and keeps nothing.
+Owns three translations: a settled request's `Account`, the calls that a measured tier reports, and what a
+tier evicts. Decides nothing and keeps nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..cache.account import Account
+from ..cache.commands import Evicted
 from ..gate.facts import Arm
 from ..outcomes import Outcome
 from ..store.measured import Observe
-from ..store.tier import Found, Kind, Put
+from ..store.tier import Found, Kind, OnEvicted, Put
 from .metrics import Metrics
 from .names import Choice, Path
 
-__all__ = ["observer", "path_of", "record_account"]
+__all__ = ["mourner", "observer", "path_of", "record_account"]
 
 _HIT_PATHS = {
     Kind.HOST: Path.HOST_HIT,
@@ -72,3 +73,14 @@ def observer(metrics: Metrics, tier: Kind) -> Observe:
                     metrics.refused(tier, statuses.count(Put.FULL))
 
     return observe
+
+
+def mourner(metrics: Metrics, deliver: Callable[[Evicted], None], tier: Kind) -> OnEvicted:
+    """What a tier calls when it has evicted blocks; `deliver` takes the news to the cache."""
+
+    def mourn(keys: Sequence[bytes], read: bytes, unread_bytes: int) -> None:
+        if unread_bytes:
+            metrics.never_read(tier, unread_bytes)
+        deliver(Evicted(keys, read))
+
+    return mourn

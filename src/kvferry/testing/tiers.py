@@ -35,6 +35,7 @@ from ..clock import Clock, VirtualClock
 from ..errors import StoreError
 from ..store.frame import HEADER_BYTES
 from ..store.framed import FramedTier
+from ..store.hints import Hints, put_hinted
 from ..store.tier import Found, Got, Kind, Put, Tier, Vector
 
 __all__ = ["TierSuite", "blank", "key_of", "value_of"]
@@ -186,6 +187,14 @@ class TierSuite:
         assert _put(tier, 1) == bytes([Put.STORED])
         assert tier.find([key_of(1)], SECONDS) == bytes([Found.HELD])
 
+    def test_hints_change_nothing_of_what_is_stored(self, tier: Tier) -> None:
+        keys, values = [key_of(n) for n in range(3)], [parts_of(value_of(n), 128) for n in range(3)]
+        _put(tier, 0)
+        hints = Hints(worth_seconds=[0.1, 0.2, 0.3], after=key_of(9), idle_seconds=60.0)
+        statuses = put_hinted(tier, keys, values, SECONDS, hints=hints)
+        assert statuses == bytes([Put.HELD, Put.STORED, Put.STORED])
+        assert _got(tier, 0, 1, 2) == [value_of(0), value_of(1), value_of(2)]
+
     # --- time -------------------------------------------------------------------------------------
 
     def test_a_life_ends(self, tier: Tier, clock: VirtualClock) -> None:
@@ -289,6 +298,16 @@ class TierSuite:
             assert usage.used_bytes is not None
             assert usage.used_bytes <= 3000
             assert usage.evicted_blocks in (5 - held, None)
+            assert usage.evicted_unread_blocks in (5 - held, None)
+
+    def test_a_capacity_is_worth_no_more_than_it_is(self, tmp_path: Path, clock: VirtualClock) -> None:
+        if not self.capacity_enforced:
+            pytest.skip("the tier has no capacity of its own")
+        with contextlib.closing(self.open_tier(tmp_path, capacity_bytes=5000, clock=clock)) as tier:
+            _put(tier, 1, 2)
+            usage = tier.usage(SECONDS)
+            assert usage.capacity_bytes in (5000, None)
+            assert usage.effective_bytes is None or 2000 <= usage.effective_bytes <= 5000
 
     def test_a_value_beyond_the_capacity_is_full(self, tmp_path: Path, clock: VirtualClock) -> None:
         if not self.capacity_enforced:

@@ -16,6 +16,7 @@ import pytest
 from kvferry.clock import VirtualClock
 from kvferry.errors import ConfigError, TierTimeout
 from kvferry.store.files import FilesTier
+from kvferry.store.files.stamp import NEVER, Stamp
 from kvferry.store.framed import FramedTier
 from kvferry.store.tier import Found, Got, Put
 
@@ -88,7 +89,7 @@ def test_a_killed_writer_does_not_disturb_a_living_one(tmp_path: Path, blocks: B
     drafts = tier._drafts.begin(range(1), [blocks.key(1)], [[blocks.payload(1)]], bytearray(1), soon, 1)
     FilesTier(tmp_path).close()
     assert len(os.listdir(tmp_path / "tmp")) == 1
-    tier._drafts.write(drafts[0], [blocks.payload(1)], blocks.key(1), 0, 0)
+    tier._drafts.write(drafts[0], [blocks.payload(1)], blocks.key(1), Stamp(0), NEVER)
     tier._drafts.settle(drafts, soon)
     assert tier.find([blocks.key(1)], 1.0) == bytes([Found.HELD])
 
@@ -176,29 +177,6 @@ def test_a_wall_clock_that_jumps_costs_blocks_and_never_truth(tmp_path: Path, bl
     assert into == blocks.payload(1)
     clock.jump_wall(2_000_000)
     assert tier.get([blocks.key(1)], [[into]], 5.0) == bytes([Got.ABSENT])
-
-
-def test_the_least_recently_used_goes_first(tmp_path: Path, blocks: Blocks) -> None:
-    clock = VirtualClock()
-    size = len(blocks.payload(0))
-    tier = FilesTier(tmp_path, capacity_bytes=3 * size, clock=clock)
-    for n in range(3):
-        tier.put([blocks.key(n)], [[blocks.payload(n)]], 5.0)
-        clock.advance(1.0)
-    tier.get([blocks.key(0)], [[blocks.blank()]], 5.0)
-    clock.advance(1.0)
-    tier.put([blocks.key(3)], [[blocks.payload(3)]], 5.0)
-    found = tier.find([blocks.key(n) for n in range(4)], 5.0)
-    assert found == bytes([Found.HELD, Found.GHOST, Found.HELD, Found.HELD])
-
-
-def test_the_tail_of_a_chain_goes_first(tmp_path: Path, blocks: Blocks) -> None:
-    size = len(blocks.payload(0))
-    tier = FilesTier(tmp_path, capacity_bytes=3 * size)
-    tier.put([blocks.key(n) for n in range(3)], [[blocks.payload(n)] for n in range(3)], 5.0)
-    tier.put([blocks.key(3)], [[blocks.payload(3)]], 5.0)
-    found = tier.find([blocks.key(n) for n in range(4)], 5.0)
-    assert found == bytes([Found.HELD, Found.HELD, Found.GHOST, Found.HELD])
 
 
 def test_a_directory_that_cannot_be_is_refused(tmp_path: Path) -> None:

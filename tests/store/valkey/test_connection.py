@@ -93,6 +93,41 @@ def test_a_line_that_stops_half_way_ends_at_the_deadline() -> None:
         connection.read_into([memoryview(bytearray(10))], 10)
 
 
+class Narrow:
+    """A socket whose window holds `window` bytes: more arrives only when some have been taken."""
+
+    def __init__(self, text: bytes, window: int) -> None:
+        self._text, self._window = text, window
+
+    def setsockopt(self, *option: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def recv(self, size: int, flags: int) -> bytes:
+        if not flags & socket.MSG_PEEK or (flags & socket.MSG_WAITALL and size > self._window):
+            raise BlockingIOError("the deadline passed")
+        return self._text[: min(size, self._window)]
+
+    def recvmsg_into(self, parts: list[bytearray], ancillary: int, flags: int) -> tuple[int]:
+        taken = 0
+        for part in parts:
+            part[:] = self._text[taken : taken + len(part)]
+            taken += len(part)
+        self._text = self._text[taken:]
+        return (taken,)
+
+
+@pytest.mark.parametrize("window", range(1, 8))
+def test_a_line_cut_by_a_full_window_is_taken_and_not_waited_for(window: int) -> None:
+    connection = Scripted([]).connect()
+    connection._socket = Narrow(b"$3\r\nabc\r\n$-1\r\n$2\r\nno\r\n", window)  # type: ignore[assignment]
+    into = memoryview(bytearray(3))
+    read = [connection.read_into([into], 3) for _ in range(3)]
+    assert (read, bytes(into)) == ([FILLED, ABSENT, WRONG_LENGTH], b"abc")
+
+
 def test_a_closed_connection_stays_closed() -> None:
     connection = Scripted([b"$10\r\n01234"]).connect(0.1)
     with pytest.raises(TierTimeout):

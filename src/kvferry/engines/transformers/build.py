@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from ... import __version__
+from ...cache.commands import Evicted
 from ...cache.machine import Cache
 from ...cache.settings import CacheSettings
 from ...clock import Clock
@@ -30,7 +31,7 @@ from ...runs.decisions import DecisionRecord
 from ...runs.lines import LineWriter
 from ...store.backoff import State
 from ...store.codec import BlockLayout, bytes_per_token, kv_dtype_name, open_codec
-from ...telemetry.accounts import observer
+from ...telemetry.accounts import mourner, observer
 from ...telemetry.metrics import open_metrics
 from ...telemetry.spans import open_spans
 from ...telemetry.traces import RecordedTraces
@@ -54,12 +55,19 @@ def build_ferry(config: Config, runner: Runner, clock: Clock, *, chunk_tokens: i
     replica = config.replica or f"{socket.gethostname()}-{os.getpid()}"
     metrics = open_metrics(required=False)
     membership: Membership | None = None
+    ferry: Ferry | None = None
 
     def pool_state(state: State) -> None:
         if state is State.UP and membership is not None:
             membership.rejoin()
 
-    shelf = open_shelf(config, clock, partial(observer, metrics), pool_state)
+    def deliver(evicted: Evicted) -> None:
+        if ferry is not None:
+            ferry.evicted(evicted)
+
+    shelf = open_shelf(
+        config, clock, partial(observer, metrics), pool_state, partial(mourner, metrics, deliver)
+    )
     secret = secret_of(config.tenant, resolve_secret(config))
     spaces = namespaces_of(config, runner)
     cache = Cache(cache_settings(config, runner, shelf), _publication(config))

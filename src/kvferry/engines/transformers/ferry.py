@@ -14,7 +14,16 @@ from typing import Any
 
 import msgspec
 
-from ...cache.commands import BlockMemory, Completion, LoadDone, News, ProbeDone, Status, StoreDone
+from ...cache.commands import (
+    BlockMemory,
+    Completion,
+    Evicted,
+    LoadDone,
+    News,
+    ProbeDone,
+    Status,
+    StoreDone,
+)
 from ...cache.machine import Cache
 from ...cache.requests import LoadTo
 from ...cache.requests import Wait as CacheWait
@@ -305,6 +314,12 @@ class Ferry:
         if not broken:
             record_tiers(self._metrics, self._shelf.tiers, self._config.timeouts.connect)
         return self._metrics.render()
+
+    # -- what tiers tell, on any thread ------------------------------------------------------------------
+
+    def evicted(self, evicted: Evicted) -> None:
+        """Blocks that this process has dropped from a tier."""
+        self._deliver(evicted)
 
     # -- inside ----------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..frame import Codec as CodecId
 from .contract import LossyCodec, Section
-from .floats import E4M3_MOST, Floats, e4m3_numbers, to_e4m3
+from .floats import E4M3_MOST, Floats, from_e4m3, to_e4m3
 from .layout import BlockLayout
 from .scales import inverse, require_finite
 from .scratch import scratch
@@ -51,5 +51,5 @@ class Fp8(LossyCodec):
     def decode_layers(self, parts: list[NDArray[Any]], numbers: Floats) -> None:
         scales, codes = parts
         work: Floats = scratch("work", numbers.shape)
-        np.take(e4m3_numbers(), codes, out=work, mode="clip")
+        from_e4m3(codes, work)
         np.multiply(work, scales.astype(np.float32)[..., None, None], out=numbers)

@@ -37,6 +37,8 @@ class Evictor:
     def __init__(self, policy: EvictionPolicy) -> None:
         self._policy = policy
         self._links: dict[bytes, _Link] = {}
+        self._lost: dict[bytes, _Link] = {}
+        """Keys that went before what continues them; they take their place again when they come back."""
 
     def insert(
         self,
@@ -49,7 +51,9 @@ class Evictor:
         Keys of `chain` that are stored already, and `after` in front of it, are what the fresh ones continue.
         """
         came = {key: (size, worth) for key, size, worth in fresh}
-        self._links.update((key, _Link(key)) for key in came)
+        for key in came:
+            link = self._links[key] = self._lost.pop(key) if key in self._lost else _Link(key)
+            link.stored = True
         self._learn(chain if after is None else [after, *chain])
         child: _Link | None = None
         for key, _, _ in reversed(fresh):
@@ -75,16 +79,14 @@ class Evictor:
     def remove(self, key: bytes) -> bytes | None:
         """A stored key went; the key before it, if that one is the tail of its chain now.
 
-        What continued it stays, as the beginning of a chain of its own.
+        What continued it stays.
         """
         self._policy.remove(key)
         link = self._links.pop(key)
         link.stored = False
-        parent, link.parent = link.parent, None
-        if parent is None or not parent.stored:
-            return None
-        parent.continued -= 1
-        return None if parent.continued else parent.key
+        if link.continued:
+            self._lost[key] = link
+        return self._cut(link)
 
     def choose(self, pinned: Callable[[bytes], bool]) -> bytes | None:
         """The next key to evict, or None when every one is pinned or continued by one that is."""
@@ -103,9 +105,23 @@ class Evictor:
                 continue
             orphan = link.parent is None or not link.parent.stored
             if orphan and before is not None and not _leads_to(before, link):
+                self._cut(link)
                 link.parent = before
                 before.continued += 1
             before = link
+
+    def _cut(self, link: _Link) -> bytes | None:
+        """Take a link off what it continues; the key of that, if it is stored and a tail now."""
+        parent, link.parent = link.parent, None
+        if parent is None:
+            return None
+        parent.continued -= 1
+        if parent.continued:
+            return None
+        if not parent.stored:
+            del self._lost[parent.key]
+            return None
+        return parent.key
 
     def _touch_above(self, child: _Link) -> None:
         parent = child.parent
@@ -116,7 +132,7 @@ class Evictor:
 
 def _leads_to(link: _Link | None, ancestor: _Link) -> bool:
     """Whether `ancestor` is `link` or before it: to continue the one with the other would make a ring."""
-    while link is not None and link.stored:
+    while link is not None:
         if link is ancestor:
             return True
         link = link.parent

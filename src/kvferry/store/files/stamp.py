@@ -6,8 +6,8 @@
 
 So every process that shares the directory sees it, a read costs one `utime` as before, and the order of the
 atimes is the order of eviction: by last use, and within ten seconds a chain from its tail, unread ones first.
-An atime that somebody else set (a backup that reads) ends in another digit, or passes for a use: both keep the
-block a little longer or let it go a little earlier, no more.
+An atime that somebody else set (a backup that reads) ends in another digit, or passes for one of ours: the
+block may stay a little longer or go a little earlier, no more.
 
 Owns these figures; refuses to know files.
 """

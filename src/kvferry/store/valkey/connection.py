@@ -28,6 +28,7 @@ FILLED = 2
 _PEEK_BYTES = 32
 _IOV_MAX = 512
 _READ_BYTES = 1 << 16
+_LONGEST_LINE = 1 << 16
 _SHORTEST_TIMEOUT = 0.001
 
 
@@ -83,12 +84,12 @@ class Connection:
 
         Raises `ServerError` for an error reply, which leaves the connection in order.
         """
-        line = self._peek_line()
+        line, left = self._line()
         if line == b"$%d" % size:
-            tail = bytearray(2)
-            self._receive_exactly([bytearray(len(line) + 2), *parts, tail], len(line) + 2 + size + 2)
+            self._receive_exactly([bytearray(left), *parts, bytearray(2)], left + size + 2)
             return FILLED
-        self._receive_exactly([bytearray(len(line) + 2)], len(line) + 2)
+        if left:
+            self._receive_exactly([bytearray(left)], left)
         if line == b"$-1":
             return ABSENT
         if line[:1] == b"-":
@@ -142,8 +143,8 @@ class Connection:
                 return
             rest = _after(rest, sent)
 
-    def _peek_line(self) -> bytes:
-        """The next reply's first line, without its end and without taking it from the pipe."""
+    def _line(self) -> tuple[bytes, int]:
+        """The next reply's first line, without its end, and how many bytes of it are still in the pipe."""
         sock = self._arm_receive()
         flags = socket.MSG_PEEK
         for size in (_PEEK_BYTES, 1024, 65536):
@@ -156,28 +157,26 @@ class Connection:
             self.answered = True
             line, end, _ = head.partition(b"\r\n")
             if end:
-                return line
+                return line, len(line) + 2
             if len(head) < size:
-                # A line cut by the network: wait for as much as a line of this kind must have.
-                return self._peek_slowly(sock, len(head))
+                return self._cut_line(len(head)), 0
         raise self._broken("a reply line of more than 64 KiB")
 
-    def _peek_slowly(self, sock: socket.socket, seen: int) -> bytes:
-        while seen < 65536:
-            self._arm_receive()
-            try:
-                head = sock.recv(seen + 1, socket.MSG_PEEK | socket.MSG_WAITALL)
-            except OSError as error:
-                raise self._failure(error) from error
-            line, end, _ = head.partition(b"\r\n")
-            if end:
-                return line
-            if len(head) <= seen and self._left() <= 0:
-                raise self._failure(TimeoutError())
-            if len(head) < seen:
-                raise self._broken("closed by the server")
-            seen = max(seen, len(head))
-        raise self._broken("a reply line of more than 64 KiB")
+    def _cut_line(self, seen: int) -> bytes:
+        """Take a line that the network has cut after `seen` bytes, with its end.
+
+        It must not be waited for with MSG_PEEK: what was only looked at still fills the receive window, and
+        where the window is full the rest of the line never comes.
+        """
+        line = bytearray(seen)
+        self._receive_exactly([line], seen)
+        while not line.endswith(b"\r\n"):
+            if len(line) >= _LONGEST_LINE:
+                raise self._broken("a reply line of more than 64 KiB")
+            byte = bytearray(1)
+            self._receive_exactly([byte], 1)
+            line += byte
+        return bytes(line[:-2])
 
     def _receive_exactly(self, parts: Sequence[bytearray | memoryview], size: int) -> None:
         rest: Sequence[bytearray | memoryview] = parts

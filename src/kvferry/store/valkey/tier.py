@@ -12,7 +12,7 @@ pipelined over one connection: one round trip.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ...clock import Clock, MonotonicClock
 from ...errors import TierTimeout, TierUnavailable
@@ -262,10 +262,13 @@ class ValkeyTier:
         capacity = int(info.get("maxmemory", 0))
         return Usage(
             capacity_bytes=capacity or None,
-            used_bytes=int(info["used_memory"]) if "used_memory" in info else None,
+            used_bytes=_count(info, "used_memory"),
             blocks=expiring,
-            evicted_blocks=int(info["evicted_keys"]) if "evicted_keys" in info else None,
-            fragmentation_bytes=max(0, int(info.get("mem_fragmentation_bytes", 0))),
+            evicted_blocks=_count(info, "evicted_keys"),
+            # No request runs on the server; what it needs for itself counts against its maxmemory.
+            active_decode_bytes=0,
+            reserved_bytes=_count(info, "used_memory_overhead"),
+            fragmentation_bytes=_count(info, "mem_fragmentation_bytes"),
         )
 
     def close(self) -> None:
@@ -319,6 +322,11 @@ class ValkeyTier:
 def _text(holder: bytes) -> bytes:
     """A holder as one line, as the lookup's reader expects."""
     return holder.hex().encode()
+
+
+def _count(info: Mapping[str, str], field: str) -> int | None:
+    """A field of INFO that is an amount; None where this server does not tell."""
+    return max(0, int(info[field])) if field in info else None
 
 
 def _glob_escaped(text: bytes) -> bytes:
