@@ -21,8 +21,11 @@ from kvferry.store.valkey import EmbeddedServer, ValkeyTier
 from kvferry.testing.tiers import TierSuite
 
 
-def memory(capacity_bytes: int | None, clock: Clock | None, slot_bytes: int | None = None) -> MemoryTier:
-    return MemoryTier(capacity_bytes or 8 << 20, slot_bytes=slot_bytes, clock=clock)
+def memory(
+    capacity_bytes: int | None, clock: Clock | None, slot_bytes: int | None = None, policy: str = "lru"
+) -> MemoryTier:
+    # No test is about the memory of the machine that it runs on.
+    return MemoryTier(capacity_bytes or 8 << 20, slot_bytes=slot_bytes, policy=policy, room=None, clock=clock)
 
 
 class TestMemoryTier(TierSuite):
@@ -30,6 +33,24 @@ class TestMemoryTier(TierSuite):
         self, place: Path, *, capacity_bytes: int | None = None, clock: Clock | None = None
     ) -> Tier:
         return memory(capacity_bytes, clock)
+
+
+class TestMemoryTierWithS3FIFO(TierSuite):
+    examples = 10
+
+    def open_tier(
+        self, place: Path, *, capacity_bytes: int | None = None, clock: Clock | None = None
+    ) -> Tier:
+        return memory(capacity_bytes, clock, policy="s3fifo")
+
+
+class TestMemoryTierWithGDSF(TierSuite):
+    examples = 10
+
+    def open_tier(
+        self, place: Path, *, capacity_bytes: int | None = None, clock: Clock | None = None
+    ) -> Tier:
+        return memory(capacity_bytes, clock, policy="gdsf")
 
 
 class TestMemoryTierInSmallSlots(TierSuite):

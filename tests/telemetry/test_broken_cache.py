@@ -85,6 +85,9 @@ def test_a_broken_cache_says_why_in_the_settings(ferry: Any) -> None:
     assert ferry.settings()["state"]["broken"] == "KeyError: 'nobody'"
 
 
-def test_a_broken_cache_is_not_asked_about_its_tiers(ferry: Any) -> None:
+def test_a_broken_cache_reaches_no_tier(ferry: Any) -> None:
+    assert values(ferry)["kvferry_tier_capacity_bytes", "host"] == 1 << 20
     break_it(ferry)
-    assert ("kvferry_tier_up", "host") not in values(ferry)
+    found = values(ferry)
+    assert found["kvferry_tier_up", "host"] == 0
+    assert ("kvferry_tier_capacity_bytes", "host") not in found

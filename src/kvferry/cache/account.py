@@ -65,19 +65,17 @@ def lost_seconds(
     *,
     load_seconds: float | None,
     recompute_seconds: float | None,
-    fell_back: bool,
+    spared_seconds: float,
 ) -> float:
     """What the other choice was predicted to save, where the choice turned out wrong; else 0.
 
-    A load is judged by the predicted recompute of the same blocks, a recompute by the predicted load. A
-    load that fell back lost all the time that was waited for it.
+    A load is judged by `spared_seconds`, the predicted recompute of the blocks that it did bring, so one that
+    brought nothing lost all the time that was waited for it; a recompute is judged by the predicted load.
     """
     if decision is None or decision.candidate_bytes == 0:
         return 0.0
     if decision.loads:
-        if load_seconds is None:
-            return 0.0
-        return load_seconds if fell_back else max(0.0, load_seconds - decision.recompute_seconds)
+        return 0.0 if load_seconds is None else max(0.0, load_seconds - spared_seconds)
     if recompute_seconds is None:
         return 0.0
     return max(0.0, recompute_seconds - decision.load_median_seconds - decision.interference_seconds)

@@ -334,7 +334,7 @@ class Cache:
             raise ValueError(f"request {rid!r} is settled already: its tokens would be booked twice")
         request.finished = True
         if request.ready_at is None and not ending.aborted:
-            request.ready_at = now
+            request.ready_at = now if ending.ready_seconds is None else request.arrived + ending.ready_seconds
         if request.probe is not None:
             # The engine did not wait for it.
             self._operations.forget(request.probe)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from ..gate.decide import recompute_seconds
 from ..gate.facts import GateTerms
 from ..outcomes import Outcome
 from .account import Account, lost_seconds
@@ -29,6 +30,8 @@ class Ending(msgspec.Struct, frozen=True):
     """What computing them took."""
     dispatch_seconds: float = 0.0
     """How long they waited for the engine after the decision."""
+    ready_seconds: float | None = None
+    """From arrival to a ready prompt, where `computed` was not called: a prompt without a whole block."""
 
 
 def settle(
@@ -98,12 +101,23 @@ def settle(
             decision,
             load_seconds=request.load_seconds,
             recompute_seconds=recompute,
-            fell_back=request.failure is not None,
+            spared_seconds=_spared(request),
         ),
         published=tuple(request.published),
         alien_fields=request.alien_fields,
         notes=tuple(request.notes),
     )
+
+
+def _spared(request: Request) -> float:
+    """Predicted recompute of the blocks that the load brought; all it was to bring, unless it fell short."""
+    facts, decision = request.facts, request.decision
+    if facts is None or decision is None:
+        return 0.0
+    if request.failure is None:
+        return decision.recompute_seconds
+    brought = recompute_seconds(facts, request.usable_end)
+    return max(0.0, brought - facts.live.dispatch_seconds)
 
 
 def _fallback(request: Request, unfinished: bool) -> Outcome | None:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from ..errors import StoreError
 from ..store.backoff import BackedOff, State
-from ..store.tier import Tier
+from ..store.tier import Kind, Tier
 from .metrics import Metrics
 
-__all__ = ["record_tiers"]
+__all__ = ["record_tiers", "record_tiers_gone"]
 
 
 def record_tiers(metrics: Metrics, tiers: Sequence[Tier], timeout_seconds: float) -> None:
@@ -33,3 +33,10 @@ def record_tiers(metrics: Metrics, tiers: Sequence[Tier], timeout_seconds: float
             up, resting = tier.state is State.UP, tier.resting_seconds
         metrics.tier_state(tier.kind, up=up, backoff_seconds=resting)
         metrics.tier_usage(tier.kind, capacity_bytes=capacity_bytes, used_bytes=used_bytes)
+
+
+def record_tiers_gone(metrics: Metrics, kinds: Sequence[Kind]) -> None:
+    """Nothing will ask these tiers any more: what they last said is not true for ever."""
+    for kind in kinds:
+        metrics.tier_state(kind, up=False)
+        metrics.tier_usage(kind, capacity_bytes=None, used_bytes=None)

@@ -40,7 +40,7 @@ from ...runs.decisions import DecisionRecord
 from ...telemetry.accounts import record_account
 from ...telemetry.metrics import Metrics
 from ...telemetry.names import Mode, Part, StepKind
-from ...telemetry.tiers import record_tiers
+from ...telemetry.tiers import record_tiers, record_tiers_gone
 from ...telemetry.traces import Traces
 from ..records import record_of
 from .cacheside import Answer, Compute, EngineLoad, LoadUpTo, Step, Wait
@@ -208,7 +208,9 @@ class Ferry:
     def finish(self, rid: str, aborted: bool, ttft_seconds: float | None) -> dict[str, Any] | None:
         with self._lock:
             seen = self._seen.pop(rid)
-            ending = Ending(aborted, seen.computed_tokens, seen.prefill_seconds, seen.dispatch_seconds)
+            ending = Ending(
+                aborted, seen.computed_tokens, seen.prefill_seconds, seen.dispatch_seconds, ttft_seconds
+            )
             now = self._clock.now()
             account = self._cache.finish(now, rid, ending)
             self._traces.settled(now, account, seen.decided_at)
@@ -311,7 +313,9 @@ class Ferry:
             self._metrics.in_flight(
                 loads=budget.in_flight, load_cap=budget.cap, stores=self._cache.stores_in_flight
             )
-        if not broken:
+        if broken:
+            record_tiers_gone(self._metrics, self._shelf.kinds)
+        else:
             record_tiers(self._metrics, self._shelf.tiers, self._config.timeouts.connect)
         return self._metrics.render()
 
