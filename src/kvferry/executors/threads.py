@@ -35,6 +35,7 @@ from ..errors import ConfigError, StoreError, TierTimeout
 from ..outcomes import Outcome
 from ..store.codec import Codec
 from ..store.framed import FramedTier
+from ..store.hints import Hints
 from ..store.tier import Found, Got, Kind, Put, Tier
 from .aliens import Aliens
 
@@ -419,6 +420,7 @@ class ThreadExecutor:
                     chosen[at:stop],
                     self._left(until),
                     ttl_seconds=command.ttl_seconds,
+                    hints=self._hints(command, batch[0]),
                 )
                 stored += put.count(Put.STORED)
                 held += put.count(Put.HELD)
@@ -438,6 +440,12 @@ class ThreadExecutor:
                 except StoreError:
                     log.debug("leases could not be given back; they expire by themselves", exc_info=True)
         return stored, held, stored_bytes, cause
+
+    @staticmethod
+    def _hints(command: Store, first: int) -> Hints:
+        """What a batch that begins with block `first` of the run continues."""
+        before = command.start + first - 1
+        return Hints(after=command.keys[before] if before >= 0 else None)
 
     def _drop(self, command: Drop) -> None:
         try:

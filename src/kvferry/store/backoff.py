@@ -16,6 +16,7 @@ from typing import TypeVar
 from ..clock import Clock
 from ..errors import ConfigError, TierTimeout, TierUnavailable
 from .arrival import Arrived, get_telling
+from .hints import Hints, put_hinted
 from .tier import Entry, Got, Put, Tier, Usage, Vector
 from .wrapper import Wrapper
 
@@ -112,9 +113,12 @@ class BackedOff(Wrapper):
         timeout_seconds: float,
         *,
         ttl_seconds: float | None = None,
+        hints: Hints | None = None,
     ) -> bytes:
         return self._call(
-            lambda: self.tier.put(keys, values, timeout_seconds, ttl_seconds=ttl_seconds),
+            lambda: put_hinted(
+                self.tier, keys, values, timeout_seconds, ttl_seconds=ttl_seconds, hints=hints
+            ),
             lambda statuses: bool(statuses) and statuses == bytes([Put.FAILED]) * len(statuses),
         )
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from ..clock import Clock
 from ..errors import ConfigError, TierTimeout
 from .arrival import Arrived, get_telling
+from .hints import Hints, put_hinted
 from .tier import Got, Tier, Vector
 from .wrapper import Wrapper
 
@@ -45,12 +46,13 @@ class Bounded(Wrapper):
         timeout_seconds: float,
         *,
         ttl_seconds: float | None = None,
+        hints: Hints | None = None,
     ) -> bytes:
         left = self._enter(timeout_seconds)
         if left is None:
             raise TierTimeout(f"tier {self.name}: no place for a write within {timeout_seconds:.3f} s")
         try:
-            return self.tier.put(keys, values, left, ttl_seconds=ttl_seconds)
+            return put_hinted(self.tier, keys, values, left, ttl_seconds=ttl_seconds, hints=hints)
         finally:
             self._places.release()
 

@@ -16,6 +16,7 @@ from .arrival import get_telling
 from .codec import Codec
 from .frame import HEADER_BYTES, Flaw, encode_into, flaw_of
 from .frame import Codec as CodecId
+from .hints import Hints, put_hinted
 from .tier import Kind, Put, Tier, Usage, Vector
 
 __all__ = ["FramedTier"]
@@ -103,6 +104,7 @@ class FramedTier:
         timeout_seconds: float,
         *,
         ttl_seconds: float | None = None,
+        hints: Hints | None = None,
     ) -> bytes:
         """Write blocks that are not there yet; one `Put` byte per key.
 
@@ -112,11 +114,13 @@ class FramedTier:
         codec = self._codec
         if codec is None:
             frames = _Frames(self.namespace_digest, keys, payloads, CodecId.RAW)
-            return self.tier.put(keys, frames, timeout_seconds, ttl_seconds=ttl_seconds)
+            return put_hinted(self.tier, keys, frames, timeout_seconds, ttl_seconds=ttl_seconds, hints=hints)
         encoded = self._encoded(codec, keys, payloads)
         kept = keys[: len(encoded)]
         frames = _Frames(self.namespace_digest, kept, encoded, codec.id)
-        statuses = self.tier.put(kept, frames, timeout_seconds, ttl_seconds=ttl_seconds)
+        if hints is not None:
+            hints = hints.part(keys, 0, len(kept))
+        statuses = put_hinted(self.tier, kept, frames, timeout_seconds, ttl_seconds=ttl_seconds, hints=hints)
         return statuses + bytes([Put.FAILED]) * (len(keys) - len(kept))
 
     def drop(self, keys: Sequence[bytes], timeout_seconds: float, *, ghost: bool = True) -> int:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from ..clock import Clock
 from .arrival import Arrived, get_telling
+from .hints import Hints, put_hinted
 from .tier import Got, Put, Tier, Vector
 from .wrapper import Wrapper
 
@@ -66,11 +67,14 @@ class Measured(Wrapper):
         timeout_seconds: float,
         *,
         ttl_seconds: float | None = None,
+        hints: Hints | None = None,
     ) -> bytes:
         ticket = self._flight.enter()
         statuses = b""
         try:
-            statuses = self.tier.put(keys, values, timeout_seconds, ttl_seconds=ttl_seconds)
+            statuses = put_hinted(
+                self.tier, keys, values, timeout_seconds, ttl_seconds=ttl_seconds, hints=hints
+            )
         finally:
             seconds, in_flight = self._flight.leave(ticket)
             moved = _moved(values, statuses, Put.STORED)

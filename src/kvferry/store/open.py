@@ -3,8 +3,8 @@
 Owns the schemes and their options; the only place that maps names to tiers. A tier's module is imported
 when its scheme is asked for.
 
-    memory://?capacity=1GiB
-    files:///DIR?capacity=100GiB      (alias files:DIR, which may be relative)
+    memory://?capacity=1GiB&policy=lru      (or s3fifo, gdsf)
+    files:///DIR?capacity=100GiB&unread=1h      (alias files:DIR, which may be relative)
     valkey://user:password@host:6379/0?ttl=24h      (alias redis://)
     plugin://package.module/Class?option=value
 """
@@ -58,7 +58,7 @@ def open_tier(
 def _memory(parts: SplitResult, options: Options, setting: str) -> Tier:
     from .memory import MemoryTier
 
-    options |= _query(parts, {**_SIZED, "slot": ("slot_bytes", _bytes)}, setting)
+    options |= _query(parts, {**_SIZED, "slot": ("slot_bytes", _bytes), "policy": ("policy", _text)}, setting)
     if parts.netloc or parts.path:
         raise ConfigError(f"{setting}: memory:// takes no path; write memory://?capacity=1GiB")
     if "capacity_bytes" not in options:
@@ -179,7 +179,12 @@ _COMMON: Readers = {
     "ttl": ("ttl_seconds", _seconds),
     "ghosts": ("ghost_keys", _count),
 }
-_SIZED: Readers = {**_COMMON, "kind": ("kind", _kind), "capacity": ("capacity_bytes", _bytes)}
+_SIZED: Readers = {
+    **_COMMON,
+    "kind": ("kind", _kind),
+    "capacity": ("capacity_bytes", _bytes),
+    "unread": ("unread_seconds", _seconds),
+}
 _SERVED: Readers = {**_COMMON, "prefix": ("prefix", _text), "connect": ("connect_seconds", _seconds)}
 
 

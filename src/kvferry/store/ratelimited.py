@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from ..clock import Clock
 from ..errors import ConfigError
 from .arrival import Arrived, get_telling
+from .hints import Hints, put_hinted
 from .tier import Got, Put, Tier, Vector
 from .wrapper import Wrapper
 
@@ -67,12 +68,20 @@ class RateLimited(Wrapper):
         timeout_seconds: float,
         *,
         ttl_seconds: float | None = None,
+        hints: Hints | None = None,
     ) -> bytes:
         if self._rate is None:
-            return self.tier.put(keys, values, timeout_seconds, ttl_seconds=ttl_seconds)
+            return put_hinted(self.tier, keys, values, timeout_seconds, ttl_seconds=ttl_seconds, hints=hints)
         return self._paced(
             [_nbytes(parts) for parts in values],
-            lambda i, left: self.tier.put(keys[i : i + 1], values[i : i + 1], left, ttl_seconds=ttl_seconds),
+            lambda i, left: put_hinted(
+                self.tier,
+                keys[i : i + 1],
+                values[i : i + 1],
+                left,
+                ttl_seconds=ttl_seconds,
+                hints=None if hints is None else hints.part(keys, i, i + 1),
+            ),
             timeout_seconds,
             moved=Put.STORED,
             late=Put.FAILED,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from .arrival import Arrived, get_telling
+from .hints import Hints, put_hinted
 from .tier import Entry, Kind, Tier, Usage, Vector
 
 __all__ = ["Wrapper"]
@@ -45,8 +46,9 @@ class Wrapper:
         timeout_seconds: float,
         *,
         ttl_seconds: float | None = None,
+        hints: Hints | None = None,
     ) -> bytes:
-        return self.tier.put(keys, values, timeout_seconds, ttl_seconds=ttl_seconds)
+        return put_hinted(self.tier, keys, values, timeout_seconds, ttl_seconds=ttl_seconds, hints=hints)
 
     def drop(self, keys: Sequence[bytes], timeout_seconds: float, *, ghost: bool = True) -> int:
         return self.tier.drop(keys, timeout_seconds, ghost=ghost)
