@@ -21,7 +21,7 @@ PYTEST_ARGS ?=
 
 BIN     := .venv/bin
 STAMP   := .venv/.kvferry-installed
-SOURCES := $(wildcard src tests benchmarks examples docs)
+SOURCES := $(wildcard src tests benchmarks examples docs deploy)
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
 .PHONY: setup demo test check format bench docs clean

@@ -111,6 +111,10 @@ class Store(msgspec.Struct, frozen=True):
     ttl_seconds: float | None = None
     keys_only: bool = False
     """Leave a mark that the block would have been stored, without its bytes: shadow mode."""
+    worth_seconds: Sequence[float] = ()
+    """For each block of the run, the prefill that reading it saves: tiers may keep by it."""
+    idle_seconds: float | None = None
+    """How long a block may lie unread, as reuse in its data class suggests; None for no end."""
     touched_only: bool = False
     """Store only blocks that some replica has asked for before; the executor counts touches in the pool."""
 

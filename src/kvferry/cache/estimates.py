@@ -58,6 +58,13 @@ class Estimates:
         if legs.bytes:
             self.stores.observe(legs.bytes, legs.wire_seconds, legs.in_flight)
 
+    def worth(self, start: int, stop: int, block_tokens: int) -> tuple[float, ...]:
+        """Prefill seconds of each of the blocks `[start, stop)`, its context counted."""
+        _, b, c = self.prefill.coefficients
+        return tuple(
+            block_tokens * (b + c * (index * block_tokens + block_tokens / 2)) for index in range(start, stop)
+        )
+
     def segments(self, status: bytes, start: int, terms: GateTerms) -> tuple[Segment, ...]:
         """Consecutive held blocks from `start`, grouped by tier and priced at this moment.
 

@@ -20,6 +20,7 @@ from ..gate.facts import Arm, Decision, Facts, Live, Reason
 from ..gate.publication import Publication
 from ..gate.trial import Trial
 from ..outcomes import Outcome
+from ..store.lifetime import Lifetimes, Reuses
 from .account import Account, LoadedRun
 from .commands import (
     Again,
@@ -64,6 +65,8 @@ class Cache:
         self.terms = settings.terms
         self.estimates = Estimates(len(settings.tiers))
         self.trial = Trial()
+        self.lifetimes = Lifetimes()
+        self._reuses = Reuses(self.lifetimes)
         self.flights = Flights(
             LoadBudget(
                 start=settings.new_replica_loads,
@@ -123,6 +126,7 @@ class Cache:
             arm=arm,
             keys=keys,
             namespace=namespace,
+            data_class=data_class,
             tokens=tokens,
             explore=arm is _ON and uniform(rid, "explore") < settings.explore_share,
             max_load_tokens=max_load_tokens,
@@ -135,6 +139,7 @@ class Cache:
         if barred is not None or arm is _OFF or not keys or not settings.tiers:
             request.phase = SETTLED
             return
+        self._reuses.asked(now, data_class, keys)
         request.publish_end = self._publication.end_block(
             keys,
             block_tokens=settings.block_tokens,
@@ -312,6 +317,8 @@ class Cache:
                 request.namespace,
                 settings.ttl_seconds,
                 keys_only=request.arm is Arm.SHADOW,
+                worth_seconds=self.estimates.worth(start, stop, settings.block_tokens),
+                idle_seconds=self.lifetimes.life_seconds(request.data_class, settings.ttl_seconds),
                 touched_only=settings.touches_in_pool,
             )
             self._publishing.begin(store)

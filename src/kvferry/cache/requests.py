@@ -68,6 +68,7 @@ class Request(msgspec.Struct, eq=False):
     arm: Arm
     keys: Sequence[bytes]
     namespace: bytes
+    data_class: str
     tokens: int
     explore: bool
     max_load_tokens: int | None

@@ -19,6 +19,7 @@ from .urls import check_disk, check_pool, hide_password
 __all__ = [
     "CodecName",
     "Config",
+    "Eviction",
     "GateSettings",
     "LimitSettings",
     "Mode",
@@ -30,6 +31,7 @@ __all__ = [
 ]
 
 Publish: TypeAlias = Literal["never", "declared", "second-touch", "all"]
+Eviction: TypeAlias = Literal["lru", "s3fifo", "gdsf"]
 Touches: TypeAlias = Literal["replica", "pool"]
 Mode: TypeAlias = Literal["off", "shadow", "canary", "on"]
 Policy: TypeAlias = Literal["rule", "always", "never"]
@@ -120,6 +122,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = "second-touch"
     touches: Annotated[Touches, _doc("who counts touches: each replica, or the pool")] = "replica"
     ttl: Annotated[_Span, _doc("upper bound of a block's life in the pool")] = 86400.0
+    eviction: Annotated[
+        Eviction, _doc("what host memory evicts first; docs/eviction.md compares the policies")
+    ] = "lru"
+    unread: Annotated[
+        _Span, _doc("how long a block that nobody has read may stay in host memory or a directory")
+    ] = 21600.0
     tenant: Annotated[str, _doc("whose blocks these are; tenants share nothing", min_length=1)] = "default"
     tenant_secret: Annotated[
         Annotated[str, msgspec.Meta(min_length=1)] | None,

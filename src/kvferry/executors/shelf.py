@@ -72,8 +72,9 @@ def open_shelf(
 
     if config.host_memory:
         memory = open_tier(
-            "memory://",
+            f"memory://?policy={config.eviction}",
             clock=clock,
+            unread_seconds=config.unread,
             capacity_bytes=config.host_memory,
             setting="host_memory",
             on_evicted=on_evicted(Kind.HOST),
@@ -81,7 +82,12 @@ def open_shelf(
         add(Measured(memory, observe(Kind.HOST), clock), Kind.HOST)
     if config.disk:
         disk = open_tier(
-            config.disk, clock=clock, setting="disk", kind=Kind.DISK, on_evicted=on_evicted(Kind.DISK)
+            config.disk,
+            clock=clock,
+            setting="disk",
+            kind=Kind.DISK,
+            unread_seconds=config.unread,
+            on_evicted=on_evicted(Kind.DISK),
         )
         add(BackedOff(Measured(disk, observe(Kind.DISK), clock), clock), Kind.DISK)
     if config.pool:
@@ -89,6 +95,7 @@ def open_shelf(
             config.pool,
             clock,
             connect_seconds=config.timeouts.connect,
+            unread_seconds=config.unread,
             on_evicted=on_evicted(Kind.POOL),
         )
         shelf.link = RateLimited(pool, None, clock)
@@ -103,13 +110,17 @@ def open_shelf(
     return shelf
 
 
-def open_pool(url: str, clock: Clock, *, connect_seconds: float, on_evicted: OnEvicted) -> Tier:
+def open_pool(
+    url: str, clock: Clock, *, connect_seconds: float, unread_seconds: float, on_evicted: OnEvicted
+) -> Tier:
     """The pool at `url`, booked as a pool even where its tier would call itself a disk or host memory.
 
     A server evicts by itself and tells nobody, so only tiers of this process tell `on_evicted`.
     """
     if url.startswith(("files:", "memory:")):
-        return open_tier(url, clock=clock, kind=Kind.POOL, on_evicted=on_evicted)
+        return open_tier(
+            url, clock=clock, kind=Kind.POOL, unread_seconds=unread_seconds, on_evicted=on_evicted
+        )
     if url.startswith(("valkey:", "redis:")):
         return open_tier(url, clock=clock, connect_seconds=connect_seconds)
     return open_tier(url, clock=clock)

@@ -420,7 +420,7 @@ class ThreadExecutor:
                     chosen[at:stop],
                     self._left(until),
                     ttl_seconds=command.ttl_seconds,
-                    hints=self._hints(command, batch[0]),
+                    hints=self._hints(command, batch),
                 )
                 stored += put.count(Put.STORED)
                 held += put.count(Put.HELD)
@@ -442,10 +442,15 @@ class ThreadExecutor:
         return stored, held, stored_bytes, cause
 
     @staticmethod
-    def _hints(command: Store, first: int) -> Hints:
-        """What a batch that begins with block `first` of the run continues."""
-        before = command.start + first - 1
-        return Hints(after=command.keys[before] if before >= 0 else None)
+    def _hints(command: Store, batch: Sequence[int]) -> Hints:
+        """What is known of the blocks `batch` of the run: their worth, their life, what they continue."""
+        before = command.start + batch[0] - 1
+        worth = command.worth_seconds
+        return Hints(
+            worth_seconds=[worth[i] for i in batch] if worth else None,
+            after=command.keys[before] if before >= 0 else None,
+            idle_seconds=command.idle_seconds,
+        )
 
     def _drop(self, command: Drop) -> None:
         try:
