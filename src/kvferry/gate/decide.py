@@ -17,6 +17,8 @@ from __future__ import annotations
 from bisect import insort
 from math import ceil
 
+import msgspec
+
 from .facts import Arm, Decision, Facts, GateTerms, Reason
 
 __all__ = ["decide", "recompute_seconds"]
@@ -81,7 +83,7 @@ def decide(facts: Facts, terms: GateTerms) -> Decision:
         if gain > best_gain or terms.policy == "always":
             best, best_gain = priced, gain
     if best is None:
-        return Decision(local_blocks, Reason.DEADLINE, candidate_end_block=allowed_end)
+        return _beyond_deadline(facts, terms, local_blocks)
 
     reason = _choose(facts, terms, best, best_gain)
     if reason is _SLOWER and facts.explore:
@@ -104,6 +106,25 @@ def decide(facts: Facts, terms: GateTerms) -> Decision:
         best.candidate_end_block,
         best.candidate_bytes,
     )
+
+
+def _beyond_deadline(facts: Facts, terms: GateTerms, local_blocks: int) -> Decision:
+    """Not even one block is expected in time; it is priced all the same.
+
+    A prediction that is never tried is never corrected: once a pool has hung, its link would be taken for a
+    slow one for ever. Who explores, or always loads, tries one block; the deadline still ends it.
+    """
+    unbounded = msgspec.structs.replace(facts, deadline_seconds=None)
+    one = _price(unbounded, terms, local_blocks, local_blocks + 1)
+    if one is None:
+        return Decision(local_blocks, Reason.DEADLINE, candidate_end_block=local_blocks + 1)
+    reason = Reason.DEADLINE
+    if facts.arm is Arm.ON and terms.policy == "always":
+        reason = Reason.ALWAYS
+    elif facts.arm is Arm.ON and terms.policy == "rule" and facts.explore:
+        reason = Reason.EXPLORES_LOAD
+    end_block = one.candidate_end_block if reason.loads else local_blocks
+    return msgspec.structs.replace(one, end_block=end_block, reason=reason)
 
 
 def _allowed_end(facts: Facts, local_blocks: int, found_end: int) -> tuple[int, Reason]:

@@ -34,7 +34,9 @@ def path_of(account: Account, tiers: Sequence[Kind]) -> Path:
     read = [run.tier for run in account.loads if run.good > 0]
     if read:
         return _HIT_PATHS[tiers[max(read)]]
-    if account.decision is not None and account.decision.candidate_bytes > 0:
+    priced = account.decision is not None and account.decision.candidate_bytes > 0
+    # What was on offer may also be declined without a price: no memory, not allowed, never in time.
+    if priced or account.ledger.get(Outcome.DECLINED):
         return Path.DECLINED
     return Path.LOCAL_HIT if account.ledger.get(Outcome.DEVICE_HIT) else Path.COLD
 
