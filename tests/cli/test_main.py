@@ -8,7 +8,7 @@ import pytest
 from kvferry.cli import main as frame
 from kvferry.errors import ConfigError, EngineError, KvferryError
 
-COMMANDS = ("demo", "doctor", "why", "break-even", "replica", "store", "config")
+COMMANDS = ("size", "demo", "doctor", "why", "break-even", "replica", "store", "config")
 
 
 def run(*words: str) -> int:
@@ -49,7 +49,7 @@ def test_the_module_runs_as_the_command_does() -> None:
     ("words", "message"),
     [
         (("demos",), "did you mean 'demo'?"),
-        (("zzz",), "there are demo, doctor, why"),
+        (("zzz",), "there are size, demo, doctor"),
         (("break-even", "--bites", "3"), "--bytes"),
         (
             ("break-even", "--bytes", "256MiB", "--overhead", "4ms", "--recompute", "60"),

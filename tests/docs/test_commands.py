@@ -19,6 +19,8 @@ from .pages import ROOT, Block, pages
 NOT_RUN = {
     "kvferry demo": "minutes: tests/e2e runs it",
     "kvferry replica": "serves until it is stopped: tests/e2e and tests/examples run it",
+    "kvferry size --measure": "needs a model from the network: tests/measure runs its parts",
+    "kvferry size google": "needs a model from the hub",
     "kvferry why runs/mine": "reads what a replica that was started by hand has left",
 }
 """Commands in blocks that no test runs, by how they begin, and why. They are parsed all the same."""

@@ -35,6 +35,7 @@ app = App(
 )
 
 _COMMANDS = (
+    ("size", _FIRST, "What a model's KV cache weighs, and what that means."),
     ("demo", _FIRST, "Two replicas share a real KV cache, and only when it pays: five minutes on two cores."),
     ("doctor", _FIRST, "What is installed, what is missing, and whether the pool answers."),
     ("why", _MEASURE, "One request's story: decision, counterfactual, legs, cause."),
