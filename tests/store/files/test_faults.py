@@ -78,8 +78,9 @@ def test_killed_at_any_instant(tmp_path: Path) -> None:
 def test_many_processes_on_one_directory(tmp_path: Path) -> None:
     processes = [publisher(tmp_path, seed, rounds=15) for seed in range(16)]
     for process in processes:
-        output, _ = process.communicate(timeout=100)
-        assert output == "ready\ndone\n"
+        assert process.stdout is not None
+        assert process.stdout.read() == "ready\ndone\n"
+        assert process.wait(10) == 0
     check_whole(tmp_path)
 
 
