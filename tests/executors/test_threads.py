@@ -25,7 +25,7 @@ from scripted import (
 from kvferry.cache.commands import Cancel, Drop, LoadDone, ProbeDone, Status, StoreDone
 from kvferry.clock import VirtualClock
 from kvferry.errors import ConfigError, TierUnavailable
-from kvferry.executors import threads
+from kvferry.executors import batches
 from kvferry.executors.aliens import Aliens
 from kvferry.keys.pool import pool_key
 from kvferry.outcomes import Outcome
@@ -226,7 +226,7 @@ def test_what_a_tier_says_of_a_block_is_the_cause(bench: Make, got: Got, cause: 
 
 
 def test_batches_that_arrived_before_a_failure_are_good(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_BATCH_BYTES", 2 * SIZE)
+    monkeypatch.setattr(batches, "BATCH_BYTES", 2 * SIZE)
     pool = Scripted(memory())
     fill(pool, range(8))
     calls = iter([None, None, timing_out])
@@ -240,7 +240,7 @@ def test_batches_that_arrived_before_a_failure_are_good(bench: Make, monkeypatch
 def test_a_cancelled_load_stops_between_batches_and_is_answered_once(
     bench: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "_BATCH_BYTES", SIZE)
+    monkeypatch.setattr(batches, "BATCH_BYTES", SIZE)
     pool, gate = Scripted(memory()), Gate()
     fill(pool, range(8))
     pool.on["get"] = gate
@@ -290,7 +290,7 @@ def test_a_load_whose_time_is_over_before_it_begins_is_late_and_bothers_no_tier(
 
 
 def test_a_deadline_between_batches_is_kept(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_BATCH_BYTES", SIZE)
+    monkeypatch.setattr(batches, "BATCH_BYTES", SIZE)
     pool, clock = Scripted(memory()), VirtualClock()
     fill(pool, range(8))
     pool.on["get"] = lambda *args: clock.advance(0.06)
@@ -411,7 +411,7 @@ def test_leases_are_given_back_when_the_tier_fails(bench: Make) -> None:
 
 
 def test_a_full_pool_ends_the_store_where_it_is_full(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_BATCH_BYTES", SIZE)
+    monkeypatch.setattr(batches, "BATCH_BYTES", SIZE)
     pool = Scripted(memory())
     calls = iter([None, None, b"" + bytes([Put.FULL])])
     pool.on["put"] = lambda *args: next(calls)
@@ -444,7 +444,7 @@ def test_one_publication_may_be_larger_than_the_bound(bench: Make) -> None:
 
 
 def test_a_cancelled_store_stops_between_batches(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_BATCH_BYTES", SIZE)
+    monkeypatch.setattr(batches, "BATCH_BYTES", SIZE)
     pool, gate = Scripted(memory()), Gate()
     pool.on["put"] = gate
     b = bench(pool)

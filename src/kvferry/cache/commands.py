@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -36,6 +36,7 @@ __all__ = [
     "Probe",
     "ProbeDone",
     "Staged",
+    "StagedMemory",
     "Status",
     "Store",
     "StoreDone",
@@ -62,7 +63,18 @@ class BlockMemory(Protocol):
     """Memory for a request's blocks, lent by the engine to a load or a store."""
 
     def views(self, start: int, stop: int) -> Sequence[memoryview]:
-        """One contiguous byte view per block of `[start, stop)`, counted from the prompt's first block."""
+        """One contiguous byte view per block of `[start, stop)`, counted from the prompt's first block.
+
+        Memory that is only staging may lend the same bytes again at the next call by the same thread.
+        """
+
+
+@runtime_checkable
+class StagedMemory(BlockMemory, Protocol):
+    """Block memory whose views are staging: what has arrived is moved on from there."""
+
+    def arrived(self, block: int) -> None:
+        """The view of `block` is whole and verified. Called in the loading thread, before the next read."""
 
 
 class Probe(msgspec.Struct, frozen=True):

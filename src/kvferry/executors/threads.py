@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from hashlib import blake2b
 
 from ..cache.commands import (
     Cancel,
@@ -26,6 +25,7 @@ from ..cache.commands import (
     LoadDone,
     Probe,
     ProbeDone,
+    StagedMemory,
     Status,
     Store,
     StoreDone,
@@ -35,15 +35,17 @@ from ..errors import ConfigError, StoreError, TierTimeout
 from ..outcomes import Outcome
 from ..store.codec import Codec
 from ..store.framed import FramedTier
-from ..store.hints import Hints
-from ..store.tier import Found, Got, Kind, Put, Tier
+from ..store.tier import Found, Got, Tier
 from .aliens import Aliens
+from .batches import batches
+from .marks import SHADOW, mark
+from .publisher import Publisher
+from .slots import LoadSlots
 
 __all__ = ["ThreadExecutor"]
 
 log = logging.getLogger(__name__)
 
-_BATCH_BYTES = 16 << 20
 _CANCELLED = "cancelled"
 _CAUSES = {
     Got.ABSENT: Outcome.EVICTED,
@@ -73,9 +75,8 @@ def _no_store(command: Store, why: str) -> StoreDone:
     return StoreDone(command.op, 0, cause=Outcome.LATE if why == _CANCELLED else Outcome.FAILED)
 
 
-def _mark(key: bytes, purpose: bytes) -> bytes:
-    """A key beside a block's own, for marks that are not blocks."""
-    return blake2b(key, digest_size=32, person=purpose).digest()
+def _arrived(memory: StagedMemory, first: int, index: int) -> None:
+    memory.arrived(first + index)
 
 
 class ThreadExecutor:
@@ -105,10 +106,8 @@ class ThreadExecutor:
         self._tiers = list(tiers)
         self._deliver = deliver
         self._clock = clock
-        self._holder = holder
-        self._pool_loads = pool_loads
-        self._publish_bytes = publish_bytes
-        self._slot_seconds = slot_seconds
+        self._slots = LoadSlots(pool_loads, holder, slot_seconds)
+        self._publisher = Publisher(self._all_blocks, clock, holder=holder, most_bytes=publish_bytes)
         self._aliens = aliens
         self._codec = codec
         self._lookups = ThreadPoolExecutor(2, "kvferry-lookup")
@@ -121,7 +120,6 @@ class ThreadExecutor:
         self._running: set[int] = set()
         self._cancelled: set[int] = set()
         self._in_flight = [0] * len(self._tiers)
-        self._storing_bytes = 0
         self._framed: dict[tuple[int, bytes], FramedTier] = {}
 
     def _blocks(self, tier: int, namespace: bytes) -> FramedTier:
@@ -131,6 +129,9 @@ class ThreadExecutor:
             framed = FramedTier(self._tiers[tier], namespace, codec=self._codec)
             self._framed[tier, namespace] = framed
         return framed
+
+    def _all_blocks(self, namespace: bytes) -> list[FramedTier]:
+        return [self._blocks(tier, namespace) for tier in range(len(self._tiers))]
 
     def submit(self, commands: Sequence[Command]) -> None:
         """Start these commands; returns at once."""
@@ -150,9 +151,9 @@ class ThreadExecutor:
                     self._loads, command.op, partial(self._load, command, now), partial(_no_load, command)
                 )
             else:
-                self._start(
-                    self._stores, command.op, partial(self._store, command, now), partial(_no_store, command)
-                )
+                stopped = partial(self._is_cancelled, command.op)
+                store = partial(self._publisher.store, command, now, stopped)
+                self._start(self._stores, command.op, store, partial(_no_store, command))
 
     def close(self) -> None:
         """Cancel what is in flight and let the threads end; does not wait for a hung one."""
@@ -280,7 +281,7 @@ class ThreadExecutor:
 
     @staticmethod
     def _with_marks(tier: Tier, keys: Sequence[bytes], found: bytes, left: float) -> bytes:
-        marks = tier.find([_mark(key, b"shadow") for key in keys], left)
+        marks = tier.find([mark(key, SHADOW) for key in keys], left)
         return bytes(Found.HELD if m == Found.HELD else f for f, m in zip(found, marks, strict=True))
 
     def _load(self, command: Load, submitted: float) -> LoadDone:
@@ -290,7 +291,7 @@ class ThreadExecutor:
         if started >= until or self._is_cancelled(command.op):
             why = "deadline passed" if started >= until else _CANCELLED
             return LoadDone(command.op, 0, Outcome.LATE, Legs(started - submitted), detail=why)
-        slot = self._take_slot(tier, until)
+        slot = self._slots.take(tier, partial(self._left, until))
         if slot == b"":
             return LoadDone(
                 command.op, 0, Outcome.DECLINED, detail="the pool's cap on parallel loads is reached"
@@ -300,20 +301,22 @@ class ThreadExecutor:
             shared = self._in_flight[command.tier]
         good, got_bytes, cause, detail = 0, 0, None, ""
         try:
-            views = command.dest.views(command.start, command.stop)
-            for at, stop in _batches(views):
+            memory = command.dest
+            block_bytes = memory.views(command.start, command.start + 1)[0].nbytes
+            for at, stop in batches(command.start, command.stop, block_bytes):
                 left = until - self._clock.now()
                 if left <= 0.0 or self._is_cancelled(command.op):
                     cause, detail = Outcome.LATE, _CANCELLED if left > 0.0 else "deadline passed"
                     break
-                keys = command.keys[command.start + at : command.start + stop]
-                got = tier.get(keys, views[at:stop], left)
+                views = memory.views(at, stop)
+                arrived = partial(_arrived, memory, at) if isinstance(memory, StagedMemory) else None
+                got = tier.get(command.keys[at:stop], views, left, arrived=arrived)
                 whole = len(got) - len(got.lstrip(b"\x00"))
                 good += whole
-                got_bytes += sum(tier.payload_bytes(view) for view in views[at : at + whole])
+                got_bytes += sum(tier.payload_bytes(view) for view in views[:whole])
                 if whole < len(got):
                     cause = _CAUSES[Got(got[whole])]
-                    detail = f"{tier.name}: block {command.start + at + whole} {Got(got[whole]).name.lower()}"
+                    detail = f"{tier.name}: block {at + whole} {Got(got[whole]).name.lower()}"
                     break
         except StoreError as error:
             # What arrived before it is whole all the same.
@@ -323,135 +326,9 @@ class ThreadExecutor:
                 shared += self._in_flight[command.tier]
                 self._in_flight[command.tier] -= 1
             if slot:
-                self._give_slot(tier, slot)
+                self._slots.give(tier, slot)
         legs = Legs(started - submitted, self._clock.now() - started, 0.0, got_bytes, shared / 2)
         return LoadDone(command.op, good, cause, legs, detail=detail)
-
-    def _take_slot(self, tier: FramedTier, until: float) -> bytes | None:
-        """A lease on one of the pool's load slots: None where there is no cap, b"" where all are taken."""
-        if self._pool_loads is None or tier.kind is not Kind.POOL:
-            return None
-        holder = self._holder + threading.get_ident().to_bytes(8, "big")
-        # Replicas begin at different slots, and try one at a time: to take several and give back all but
-        # one would make others believe that the pool is full.
-        first = int.from_bytes(blake2b(holder, digest_size=4).digest(), "big") % self._pool_loads
-        for number in range(self._pool_loads):
-            name = b"load-slot/%d" % ((first + number) % self._pool_loads)
-            if tier.lease([name], holder, self._slot_seconds, self._left(until)) == b"\x01":
-                return name
-        return b""
-
-    def _give_slot(self, tier: FramedTier, slot: bytes) -> None:
-        holder = self._holder + threading.get_ident().to_bytes(8, "big")
-        try:
-            tier.release([slot], holder, 1.0)
-        except StoreError:
-            log.debug("a load slot could not be given back; it expires by itself", exc_info=True)
-
-    def _store(self, command: Store, submitted: float) -> StoreDone:
-        """Publish into every tier; the blocks of a run that another replica is publishing are left to it.
-
-        The answer counts what the last tier took, the one that is shared.
-        """
-        started = self._clock.now()
-        until = submitted + command.timeout_seconds
-        keys = command.keys[command.start : command.stop]
-        if command.keys_only:
-            # A mark is a frame without a payload: whoever verifies the pool finds it sound.
-            marks = [_mark(key, b"shadow") for key in keys]
-            nothing = [memoryview(b"")] * len(marks)
-            pool = self._blocks(len(self._tiers) - 1, command.namespace)
-            pool.put(marks, nothing, self._left(until), ttl_seconds=command.ttl_seconds)
-            return StoreDone(command.op, 0)
-        views = command.source.views(command.start, command.stop)
-        total = sum(view.nbytes for view in views)
-        with self._lock:
-            if self._storing_bytes and self._storing_bytes + total > self._publish_bytes:
-                return StoreDone(command.op, 0, cause=Outcome.DECLINED)
-            self._storing_bytes += total
-        stored = held = stored_bytes = 0
-        cause: Outcome | None = None
-        try:
-            for number in range(len(self._tiers)):
-                tier = self._blocks(number, command.namespace)
-                try:
-                    stored, held, stored_bytes, cause = self._store_in(tier, command, keys, views, until)
-                except StoreError as error:
-                    # A near tier that fails must not keep blocks from the pool.
-                    log.info("tier %s: a store failed: %s", tier.name, error)
-                    stored, held, stored_bytes, cause = 0, 0, 0, Outcome.FAILED
-        finally:
-            with self._lock:
-                self._storing_bytes -= total
-        legs = Legs(started - submitted, self._clock.now() - started, 0.0, stored_bytes, 1.0)
-        return StoreDone(command.op, stored, stored_bytes, held, cause, legs)
-
-    def _store_in(
-        self,
-        tier: FramedTier,
-        command: Store,
-        keys: Sequence[bytes],
-        views: Sequence[memoryview],
-        until: float,
-    ) -> tuple[int, int, int, Outcome | None]:
-        wanted: Sequence[int] = range(len(keys))
-        if command.touched_only:
-            # A touch is a lease that nobody gives back: the first request gets it, later ones do not.
-            touches = [_mark(key, b"touch") for key in keys]
-            ttl = command.ttl_seconds or 86_400.0
-            first = tier.lease(touches, b"%s/%d" % (self._holder, command.op), ttl, self._left(until))
-            wanted = [i for i in wanted if not first[i]]
-        shared = tier.kind is Kind.POOL
-        if shared and wanted:
-            mine = tier.lease(
-                [keys[i] for i in wanted], self._holder, command.lease_seconds, self._left(until)
-            )
-            wanted = [i for i, granted in zip(wanted, mine, strict=True) if granted]
-        stored = held = stored_bytes = 0
-        cause: Outcome | None = None
-        try:
-            chosen = [views[i] for i in wanted]
-            for at, stop in _batches(chosen):
-                if self._clock.now() >= until or self._is_cancelled(command.op):
-                    cause = Outcome.LATE
-                    break
-                batch = wanted[at:stop]
-                put = tier.put(
-                    [keys[i] for i in batch],
-                    chosen[at:stop],
-                    self._left(until),
-                    ttl_seconds=command.ttl_seconds,
-                    hints=self._hints(command, batch),
-                )
-                stored += put.count(Put.STORED)
-                held += put.count(Put.HELD)
-                stored_bytes += sum(
-                    tier.payload_bytes(v)
-                    for v, p in zip(chosen[at:stop], put, strict=True)
-                    if p == Put.STORED
-                )
-                if Put.FULL in put or Put.FAILED in put:
-                    # Later blocks of the chain are of no use without these.
-                    cause = Outcome.FAILED
-                    break
-        finally:
-            if shared and wanted:
-                try:
-                    tier.release([keys[i] for i in wanted], self._holder, 1.0)
-                except StoreError:
-                    log.debug("leases could not be given back; they expire by themselves", exc_info=True)
-        return stored, held, stored_bytes, cause
-
-    @staticmethod
-    def _hints(command: Store, batch: Sequence[int]) -> Hints:
-        """What is known of the blocks `batch` of the run: their worth, their life, what they continue."""
-        before = command.start + batch[0] - 1
-        worth = command.worth_seconds
-        return Hints(
-            worth_seconds=[worth[i] for i in batch] if worth else None,
-            after=command.keys[before] if before >= 0 else None,
-            idle_seconds=command.idle_seconds,
-        )
 
     def _drop(self, command: Drop) -> None:
         try:
@@ -460,11 +337,3 @@ class ThreadExecutor:
             log.debug("a bad block could not be dropped", exc_info=True)
         except Exception:
             log.exception("a bad block could not be dropped")
-
-
-def _batches(views: Sequence[memoryview]) -> list[tuple[int, int]]:
-    """Runs of views of about `_BATCH_BYTES` each."""
-    if not views:
-        return []
-    step = max(1, _BATCH_BYTES // max(1, views[0].nbytes))
-    return [(at, min(at + step, len(views))) for at in range(0, len(views), step)]

@@ -8,11 +8,13 @@ reported, never dropped here: the cache books it first.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import overload
 
 from ..errors import FormatError
-from .arrival import get_telling
+from .arrival import Arrived, get_telling
 from .codec import Codec
 from .frame import HEADER_BYTES, Flaw, encode_into, flaw_of
 from .frame import Codec as CodecId
@@ -22,6 +24,11 @@ from .tier import Kind, Put, Tier, Usage, Vector
 __all__ = ["FramedTier"]
 
 log = logging.getLogger(__name__)
+
+_AHEAD_BLOCKS = 4
+_AHEAD_BYTES = 64 << 10
+"""Batches of fewer or smaller blocks are not worth the hand-over to another thread."""
+_ahead = ThreadPoolExecutor(1, "kvferry-checksum")
 
 
 class FramedTier:
@@ -69,10 +76,18 @@ class FramedTier:
         """One `Found` byte per key."""
         return self.tier.find(keys, timeout_seconds)
 
-    def get(self, keys: Sequence[bytes], into: Sequence[memoryview], timeout_seconds: float) -> bytes:
+    def get(
+        self,
+        keys: Sequence[bytes],
+        into: Sequence[memoryview],
+        timeout_seconds: float,
+        *,
+        arrived: Arrived | None = None,
+    ) -> bytes:
         """Read payloads straight into `into`; one `Got` byte per key, OK only for verified blocks.
 
-        Buffers whose byte is not OK hold no promise. Each block is verified as it arrives, and decoded then.
+        Buffers whose byte is not OK hold no promise. Each block is verified as it arrives, and decoded then;
+        `arrived` hears of each that is sound, in this thread.
         """
         headers = _headers(len(keys))
         namespace = self.namespace_digest
@@ -84,8 +99,11 @@ class FramedTier:
             flaw = flaw_of(headers[i], payloads[i], namespace, keys[i], codec_id)
             if flaw is not None:
                 flaws[i] = flaw
-            elif codec is not None:
+                return
+            if codec is not None:
                 codec.decode_into(payloads[i], into[i])
+            if arrived is not None:
+                arrived(i)
 
         values = list(zip(headers, payloads, strict=True))
         statuses = get_telling(self.tier, keys, values, timeout_seconds, verify)
@@ -114,14 +132,27 @@ class FramedTier:
         codec = self._codec
         if codec is None:
             frames = _Frames(self.namespace_digest, keys, payloads, CodecId.RAW)
-            return put_hinted(self.tier, keys, frames, timeout_seconds, ttl_seconds=ttl_seconds, hints=hints)
+            return self._put(keys, frames, timeout_seconds, ttl_seconds, hints)
         encoded = self._encoded(codec, keys, payloads)
         kept = keys[: len(encoded)]
         frames = _Frames(self.namespace_digest, kept, encoded, codec.id)
         if hints is not None:
             hints = hints.part(keys, 0, len(kept))
-        statuses = put_hinted(self.tier, kept, frames, timeout_seconds, ttl_seconds=ttl_seconds, hints=hints)
+        statuses = self._put(kept, frames, timeout_seconds, ttl_seconds, hints)
         return statuses + bytes([Put.FAILED]) * (len(keys) - len(kept))
+
+    def _put(
+        self,
+        keys: Sequence[bytes],
+        frames: _Frames,
+        timeout_seconds: float,
+        ttl_seconds: float | None,
+        hints: Hints | None,
+    ) -> bytes:
+        try:
+            return put_hinted(self.tier, keys, frames, timeout_seconds, ttl_seconds=ttl_seconds, hints=hints)
+        finally:
+            frames.give_up()
 
     def drop(self, keys: Sequence[bytes], timeout_seconds: float, *, ghost: bool = True) -> int:
         """Remove; how many were there."""
@@ -175,7 +206,12 @@ class FramedTier:
 
 
 class _Frames(Sequence[Vector]):
-    """Frames of a batch, each encoded when a tier first takes it: just before it is sent, while warm."""
+    """Frames of a batch, each encoded when a tier first takes it, or ahead of that by a thread beside it.
+
+    A tier's calls into the kernel and the checksums run without the interpreter's lock, so that the second
+    block is hashed while the first is sent. The thread is one for the whole process: where it is busy, or
+    late, the tier's own thread does the work.
+    """
 
     def __init__(
         self, namespace: bytes, keys: Sequence[bytes], payloads: Sequence[memoryview], codec: int
@@ -185,6 +221,13 @@ class _Frames(Sequence[Vector]):
         self._namespace, self._keys, self._payloads, self._codec = namespace, keys, payloads, codec
         self._headers = _headers(len(keys))
         self._encoded = bytearray(len(keys))
+        self._taken = 0
+        self._lock = threading.Lock()
+        if len(keys) >= _AHEAD_BLOCKS and payloads[0].nbytes >= _AHEAD_BYTES:
+            try:
+                _ahead.submit(self._encode_ahead)
+            except RuntimeError:  # the interpreter ends
+                log.debug("checksums are made by the sending thread")
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -196,11 +239,30 @@ class _Frames(Sequence[Vector]):
     def __getitem__(self, index: int | slice) -> Vector | list[Vector]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        header, payload = self._headers[index], self._payloads[index]
-        if not self._encoded[index]:
-            encode_into(header, self._namespace, self._keys[index], payload, self._codec)
-            self._encoded[index] = 1
-        return header, payload
+        self._taken = index
+        self._encode(index)
+        return self._headers[index], self._payloads[index]
+
+    def give_up(self) -> None:
+        """The tier has returned: the payloads are the caller's again when this returns."""
+        with self._lock:
+            self._taken = len(self._keys)
+
+    def _encode_ahead(self) -> None:
+        at = 1
+        while at < len(self._keys):
+            self._encode(at)
+            at = max(at, self._taken) + 1
+
+    def _encode(self, index: int) -> None:
+        if self._encoded[index]:
+            return
+        # The lock is for the header: half of it must not be sent while the other thread writes it.
+        with self._lock:
+            if not self._encoded[index] and self._taken < len(self._keys):
+                header = self._headers[index]
+                encode_into(header, self._namespace, self._keys[index], self._payloads[index], self._codec)
+                self._encoded[index] = 1
 
 
 def _headers(count: int) -> list[memoryview]:

@@ -16,7 +16,7 @@ __all__ = ["write_values"]
 
 log = logging.getLogger(__name__)
 
-_UNANSWERED_BYTES = 8 << 20
+_UNANSWERED_BYTES = 32 << 20
 """Sent ahead of the answers: enough to never wait, too little to send much to a server that is full."""
 
 
