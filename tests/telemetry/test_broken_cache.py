@@ -24,7 +24,8 @@ if find_spec("torch") is None:
 
 
 def ferry_of(shelf: Shelf) -> Any:
-    from kvferry.engines.transformers.ferry import Ferry
+    from kvferry.engines.ferry import Ferry
+    from kvferry.engines.spaces import NamedSpaces
 
     clock = VirtualClock()
     return Ferry(
@@ -34,8 +35,7 @@ def ferry_of(shelf: Shelf) -> Any:
             Publication("all", ("default",)),
         ),
         shelf=shelf,
-        membership=None,
-        keys={},
+        spaces=NamedSpaces({}, b"s" * 32, None),
         executor=lambda deliver: ThreadExecutor(shelf.tiers, deliver, clock=clock, holder=b"me"),
         clock=clock,
         metrics=open_metrics(required=True),
@@ -59,7 +59,7 @@ def values(ferry: Any) -> dict[tuple[str, ...], float]:
 
 
 def break_it(ferry: Any) -> None:
-    from kvferry.engines.transformers.failopen import FailOpen
+    from kvferry.engines.failopen import FailOpen
 
     # Nothing was ever asked of this request: the machine does not know it.
     FailOpen(ferry).finish("nobody", False, None)

@@ -20,8 +20,7 @@ if HAVE_TORCH:
 
     from kvferry.cache.commands import BlockMemory, Loaded, News
     from kvferry.clock import MonotonicClock
-    from kvferry.engines.transformers.arena import Arena
-    from kvferry.engines.transformers.cacheside import (
+    from kvferry.engines.cacheside import (
         Answer,
         CacheSide,
         Compute,
@@ -29,6 +28,7 @@ if HAVE_TORCH:
         LoadUpTo,
         NoCache,
     )
+    from kvferry.engines.transformers.arena import Arena
     from kvferry.engines.transformers.request import Ended, EngineRequest, Failed, Output
     from kvferry.engines.transformers.runner import Runner
     from kvferry.engines.transformers.scheduler import Scheduler

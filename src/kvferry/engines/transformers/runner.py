@@ -20,7 +20,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 from transformers.utils import logging as progress
 
 from ...errors import ModelError
-from .digests import tokenizer_digest, weights_digest
+from ..digests import tokenizer_digest, weights_digest
 from .layout import KvLayout
 from .span import Span
 

@@ -18,9 +18,9 @@ from typing import Literal
 from ...cache.commands import Free, Loaded, News
 from ...clock import Clock
 from ...errors import EngineError, InputError, KvferryError
+from ..cacheside import CacheSide, Compute, EngineLoad, LoadUpTo, Step
+from ..failopen import FailOpen
 from .arena import Arena
-from .cacheside import CacheSide, Compute, EngineLoad, LoadUpTo, Step
-from .failopen import FailOpen
 from .holdings import Holdings
 from .mailbox import Mailbox
 from .request import Ended, EngineRequest, Failed, Listener, Output, Phase, Progress, Written

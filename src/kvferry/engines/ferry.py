@@ -10,12 +10,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
-from ...cache.commands import (
+from ..cache.commands import (
     BlockMemory,
+    Command,
     Completion,
     Evicted,
     LoadDone,
@@ -24,38 +25,45 @@ from ...cache.commands import (
     Status,
     StoreDone,
 )
-from ...cache.machine import Cache
-from ...cache.requests import LoadTo
-from ...cache.requests import Wait as CacheWait
-from ...cache.settle import Ending
-from ...clock import Clock
-from ...config import Config
-from ...errors import InputError
-from ...executors.membership import Member, Membership, Standing
-from ...executors.shelf import Shelf
-from ...executors.threads import ThreadExecutor
-from ...keys.pool import PoolKeys
-from ...outcomes import Outcome
-from ...runs.decisions import DecisionRecord
-from ...telemetry.accounts import record_account
-from ...telemetry.metrics import Metrics
-from ...telemetry.names import Mode, Part, StepKind
-from ...telemetry.tiers import record_tiers, record_tiers_gone
-from ...telemetry.traces import Traces
-from ..records import record_of
-from .cacheside import Answer, Compute, EngineLoad, LoadUpTo, Step, Wait
-from .request import EngineRequest
+from ..cache.machine import Cache
+from ..cache.requests import LoadTo
+from ..cache.requests import Wait as CacheWait
+from ..cache.settle import Ending
+from ..clock import Clock
+from ..config import Config
+from ..errors import InputError
+from ..executors.shelf import Shelf
+from ..outcomes import Outcome
+from ..runs.decisions import DecisionRecord
+from ..telemetry.accounts import record_account
+from ..telemetry.metrics import Metrics
+from ..telemetry.names import Mode, Part, StepKind
+from ..telemetry.tiers import record_tiers, record_tiers_gone
+from ..telemetry.traces import Traces
+from .cacheside import Answer, CacheRequest, Compute, EngineLoad, LoadUpTo, Pass, Step, Wait
+from .records import record_of
+from .spaces import Spaces
 
-__all__ = ["Ferry"]
+__all__ = ["Executor", "Ferry"]
 
 _KEPT_RECORDS = 20_000
+
+
+class Executor(Protocol):
+    """Carries out commands; answers through the callable that it was made with."""
+
+    def submit(self, commands: Sequence[Command]) -> None:
+        """Start these commands; returns at once."""
+
+    def close(self) -> None:
+        """Answer for what is in flight, and end."""
 
 
 @dataclass(slots=True)
 class _Seen:
     """What the engine's steps said of one request."""
 
-    request: EngineRequest
+    request: CacheRequest
     data_class: str
     arrival_wall_seconds: float
     computed_tokens: int = 0
@@ -76,9 +84,8 @@ class Ferry:
         config: Config,
         cache: Cache,
         shelf: Shelf,
-        membership: Membership | None,
-        keys: Mapping[str, PoolKeys],
-        executor: Callable[[Callable[[Completion], None]], ThreadExecutor],
+        spaces: Spaces,
+        executor: Callable[[Callable[[Completion], None]], Executor],
         clock: Clock,
         metrics: Metrics,
         replica: str,
@@ -90,8 +97,7 @@ class Ferry:
         self._config = config
         self._cache = cache
         self._shelf = shelf
-        self._membership = membership
-        self._keys = keys
+        self._spaces = spaces
         self._clock = clock
         self._metrics = metrics
         self._replica = replica
@@ -115,14 +121,10 @@ class Ferry:
     def on_wake(self, wake: Callable[[], None]) -> None:
         self._wake = wake
 
-    def arrive(self, request: EngineRequest) -> None:
+    def arrive(self, request: CacheRequest) -> None:
         fields = request.fields
         data_class = fields.data_class or self._config.data_class
-        member = self._membership.members.get(data_class) if self._membership is not None else None
-        barred, why = self._barred(data_class, member)
-        keys: Sequence[bytes] = ()
-        if member is not None and barred is None:
-            keys = self._keys[data_class].keys(request.hashes)
+        space = self._spaces.of(data_class, request.adapter, request.hashes)
         with self._lock:
             now, wall = self._clock.now(), self._clock.wall()
             self._seen[request.rid] = _Seen(request, data_class, wall)
@@ -130,16 +132,16 @@ class Ferry:
             self._cache.arrive(
                 now,
                 request.rid,
-                keys,
+                space.keys,
                 request.prompt_tokens,
                 hashes=request.hashes,
-                namespace=member.digest if member is not None else b"",
+                namespace=space.digest,
                 boundary_tokens=fields.boundary_tokens,
                 data_class=data_class,
                 max_load_tokens=fields.max_load_tokens,
                 deadline_seconds=fields.deadline_seconds,
-                barred=barred,
-                barred_why=why,
+                barred=space.barred,
+                barred_why=space.why,
             )
             self._flush()
 
@@ -184,20 +186,33 @@ class Ferry:
             return self._cache.take_news()
 
     def step(self, step: Step) -> None:
-        self._metrics.step(StepKind(step.kind), step.tokens, step.seconds)
+        if step.kind == "decode":
+            self.passed(Pass(step.seconds, (), 1))
+        else:
+            self.passed(Pass(step.seconds, ((step.rid, step.tokens, step.context),), 0))
+
+    def passed(self, timed: Pass) -> None:
+        """A timing of a pass over several requests; its seconds are shared out by tokens."""
+        tokens = sum(count for _, count, _ in timed.prefills)
+        kind = StepKind.PREFILL if tokens else StepKind.DECODE
+        self._metrics.step(kind, tokens or timed.decodes, timed.seconds)
         with self._lock:
             estimates = self._cache.estimates
-            if step.kind == "decode":
-                estimates.decode_step(step.seconds)
+            if not tokens:
+                estimates.decode_step(timed.seconds)
                 return
-            estimates.prefill_step(step.tokens, step.context, step.seconds)
-            seen = self._seen.get(step.rid)
-            if seen is None:
-                return
-            if seen.computed_tokens == 0 and seen.chosen_at is not None:
-                seen.dispatch_seconds = max(0.0, self._clock.now() - step.seconds - seen.chosen_at)
-            seen.computed_tokens += step.tokens
-            seen.prefill_seconds += step.seconds
+            # One prompt with the same attention work as all of them: sum of n (context + n / 2).
+            work = sum(count * (context + count / 2) for _, count, context in timed.prefills)
+            estimates.prefill_step(tokens, max(0, round(work / tokens - tokens / 2)), timed.seconds)
+            began = self._clock.now() - timed.seconds
+            for rid, count, _ in timed.prefills:
+                seen = self._seen.get(rid)
+                if seen is None:
+                    continue
+                if seen.computed_tokens == 0 and seen.chosen_at is not None:
+                    seen.dispatch_seconds = max(0.0, began - seen.chosen_at)
+                seen.computed_tokens += count
+                seen.prefill_seconds += timed.seconds * count / tokens
 
     def computed(self, rid: str, tokens: int, clean: bool, source: BlockMemory) -> bool:
         with self._lock:
@@ -243,8 +258,7 @@ class Ferry:
         self._metrics.failed(Part.CACHE)
 
     def close(self) -> None:
-        if self._membership is not None:
-            self._membership.close()
+        self._spaces.close()
         self._executor.close()
         with self._lock:
             if self._on_close is not None:
@@ -268,10 +282,7 @@ class Ferry:
                     "published_bytes": self._published_bytes,
                     "read_bytes": self._read_bytes,
                     "pool": None if self._shelf.pool is None else self._shelf.pool.state.value,
-                    "namespaces": {
-                        name: {"standing": m.standing.value, "why": m.why}
-                        for name, m in (self._membership.members if self._membership else {}).items()
-                    },
+                    "namespaces": self._spaces.standing(),
                     "loads_in_flight": budget.in_flight,
                     "load_cap": budget.cap,
                     "prefill": {"a": a, "b": b, "c": c, "observations": estimates.prefill.n},
@@ -348,18 +359,6 @@ class Ferry:
         if commands:
             self._traces.sent(self._clock.now(), commands)
             self._executor.submit(commands)
-
-    def _barred(self, data_class: str, member: Member | None) -> tuple[Outcome | None, str]:
-        """Why the shared cache must not be used for a request of this class, if it must not."""
-        if self._membership is None:
-            return None, ""
-        if member is None:
-            return Outcome.NOT_CACHEABLE, f"data class {data_class!r} is not in shareable_data_classes"
-        if member.standing is Standing.REFUSED:
-            return Outcome.INCOMPATIBLE, f"numerics: {member.why}"
-        if member.standing is Standing.PENDING:
-            return Outcome.FAILED, member.why
-        return None, ""
 
     def _check(self, name: str, value: Any) -> Any:
         allowed = {

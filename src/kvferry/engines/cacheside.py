@@ -30,10 +30,47 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from ...cache.commands import BlockMemory, News
-from .request import EngineRequest
+from ..cache.commands import BlockMemory, News
+from ..config import RequestFields
 
-__all__ = ["Answer", "CacheSide", "Compute", "EngineLoad", "LoadUpTo", "NoCache", "Step", "Wait"]
+__all__ = [
+    "Adapter",
+    "Answer",
+    "CacheRequest",
+    "CacheSide",
+    "Compute",
+    "EngineLoad",
+    "LoadUpTo",
+    "NoCache",
+    "Pass",
+    "Step",
+    "Wait",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """What was added to the model's weights for a request."""
+
+    name: str
+    version: str
+
+
+class CacheRequest(Protocol):
+    """What the cache has to know of a request."""
+
+    @property
+    def rid(self) -> str: ...
+    @property
+    def hashes(self) -> Sequence[bytes]:
+        """Of every full block of the prompt, in order."""
+
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def fields(self) -> RequestFields: ...
+    @property
+    def adapter(self) -> Adapter | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +121,24 @@ class Step:
     decoding_requests: int
 
 
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One forward pass over several requests at once, as it was timed."""
+
+    seconds: float
+    prefills: Sequence[tuple[str, int, int]]
+    """Request, prompt tokens that were computed for it, tokens before these."""
+    decodes: int
+    """Requests that decoded one token, or a few, in it."""
+
+
 class CacheSide(Protocol):
     """A shared cache beside one engine. See the module's text for the order of calls."""
 
     def on_wake(self, wake: Callable[[], None]) -> None:
         """Called once, before everything else: `wake` is thread-safe and cheap."""
 
-    def arrive(self, request: EngineRequest) -> None: ...
+    def arrive(self, request: CacheRequest) -> None: ...
 
     def ask(self, rid: str, local_tokens: int, load: EngineLoad) -> Answer:
         """Idempotent and cheap. `local_tokens` are whole blocks that the engine holds itself."""
@@ -124,7 +172,7 @@ class NoCache:
     def on_wake(self, wake: Callable[[], None]) -> None:
         pass
 
-    def arrive(self, request: EngineRequest) -> None:
+    def arrive(self, request: CacheRequest) -> None:
         pass
 
     def ask(self, rid: str, local_tokens: int, load: EngineLoad) -> Answer:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvferry.engines.transformers.digests import tokenizer_digest, weights_digest
+from kvferry.engines.digests import tokenizer_digest, weights_digest
 from kvferry.errors import ModelError
 
 

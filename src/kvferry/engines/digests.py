@@ -11,7 +11,7 @@ import json
 import logging
 from pathlib import Path
 
-from ...errors import ModelError
+from ..errors import ModelError
 
 __all__ = ["file_digest", "tokenizer_digest", "weights_digest"]
 

@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from ...cache.commands import BlockMemory, Loaded, News
-from .cacheside import Answer, CacheSide, Compute, EngineLoad, NoCache, Step
-from .request import EngineRequest
+from ..cache.commands import BlockMemory, Loaded, News
+from .cacheside import Answer, CacheRequest, CacheSide, Compute, EngineLoad, NoCache, Step
 
 __all__ = ["FailOpen"]
 
@@ -34,7 +33,7 @@ class FailOpen:
     def on_wake(self, wake: Callable[[], None]) -> None:
         self._try(lambda: self._cache.on_wake(wake), None)
 
-    def arrive(self, request: EngineRequest) -> None:
+    def arrive(self, request: CacheRequest) -> None:
         self._try(lambda: self._cache.arrive(request), None)
 
     def ask(self, rid: str, local_tokens: int, load: EngineLoad) -> Answer:
