@@ -286,6 +286,11 @@ class Cache:
                 self._operations.emit(now, load, request)
                 at = stop
 
+    def publishable(self, rid: str) -> int:
+        """How many leading blocks of a request `computed` might store; known once it has been probed."""
+        request = self._requests[rid]
+        return 0 if request.arm is _OFF else request.publish_end
+
     def computed(self, now: float, rid: str, tokens: int, *, clean: bool, source: BlockMemory) -> bool:
         """The prompt's KV up to `tokens` is in `source`: publish what is worth it and not there yet.
 

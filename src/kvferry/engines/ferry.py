@@ -93,6 +93,7 @@ class Ferry:
         sink: Callable[[DecisionRecord], None] | None,
         traces: Traces | None = None,
         on_close: Callable[[Cache], None] | None = None,
+        close_shelf: Callable[[], None] | None = None,
     ) -> None:
         self._config = config
         self._cache = cache
@@ -106,6 +107,7 @@ class Ferry:
         self._traces = traces or Traces()
         self._broken: str | None = None
         self._on_close = on_close
+        self._close_shelf = close_shelf or shelf.close
         self._lock = threading.RLock()
         self._done: deque[Completion] = deque()
         self._wake: Callable[[], None] = lambda: None
@@ -173,6 +175,17 @@ class Ferry:
             self._cache.begin(self._clock.now(), rid, end_block, memory)
             self._flush()
 
+    def give_up(self, rid: str) -> None:
+        """There is no memory for the load that was chosen, or it does not fit any more."""
+        with self._lock:
+            self._cache.begin(self._clock.now(), rid, 0, None)
+            self._flush()
+
+    def publishable(self, rid: str) -> int:
+        """How many leading blocks of a request are to be published once they are computed."""
+        with self._lock:
+            return self._cache.publishable(rid)
+
     def news(self) -> Sequence[News]:
         with self._lock:
             now = self._clock.now()
@@ -235,7 +248,7 @@ class Ferry:
                 replica=self._replica,
                 arrival_wall_seconds=seen.arrival_wall_seconds,
                 data_class=seen.data_class,
-                block_tokens=self._config.block_tokens,
+                block_tokens=self._cache.settings.block_tokens,
                 bytes_per_token=self._cache.settings.bytes_per_token,
                 kinds=self._shelf.kinds,
                 fields=seen.request.fields,
@@ -264,7 +277,7 @@ class Ferry:
             if self._on_close is not None:
                 self._on_close(self._cache)
                 self._on_close = None
-        self._shelf.close()
+        self._close_shelf()
 
     # -- the controls: called on the server's threads ----------------------------------------------------
 
