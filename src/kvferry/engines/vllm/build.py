@@ -20,19 +20,16 @@ import torch
 import vllm
 
 from ... import __version__
-from ...cache.commands import Evicted
 from ...cache.machine import Cache
-from ...clock import Clock, MonotonicClock
+from ...clock import MonotonicClock
 from ...config import Config, resolve_secret
 from ...errors import EngineError
 from ...executors.aliens import Aliens
 from ...executors.membership import Membership
-from ...executors.shelf import Shelf, open_shelf
+from ...executors.shelf import Shelf
 from ...keys.namespace import Manifest
 from ...keys.pool import secret_of
-from ...store.backoff import State
-from ...telemetry.accounts import mourner, observer
-from ...telemetry.metrics import Metrics, open_metrics
+from ...telemetry.metrics import Metrics
 from ...telemetry.spans import open_spans
 from ...telemetry.traces import RecordedTraces
 from ..assembly import (
@@ -50,11 +47,11 @@ from .orders import GroupShape, Hello
 from .pages import Pages
 from .parts import PiecedTier, PieceKeys
 from .schedulerside import OrderingExecutor, SchedulerSide
-from .shelves import SHELVES
+from .shelves import Fittings, leave_fittings, take_fittings
 from .spaces import EngineSpaces, member_names
 from .workerside import WorkerSide
 
-__all__ = ["Terms", "build_scheduler_side", "build_worker_side", "new_metrics", "read_terms", "say_hello"]
+__all__ = ["Terms", "build_scheduler_side", "build_worker_side", "read_terms", "say_hello"]
 
 log = logging.getLogger(__name__)
 
@@ -142,25 +139,25 @@ def say_hello(terms: Terms, vllm_config: Any, pages: Pages) -> Hello:
     return Hello(tuple(shapes))
 
 
-def build_worker_side(terms: Terms, rank: int, pages: Pages, metrics: Metrics) -> WorkerSide:
-    """This rank's half; opens its tiers."""
+def build_worker_side(terms: Terms, rank: int, pages: Pages) -> tuple[WorkerSide, Metrics]:
+    """This rank's half, and the metrics of its process; opens its tiers."""
     clock = MonotonicClock()
-    shelf = SHELVES.take(terms.engine_id, lambda: _shelf(terms, clock, metrics, _Joints()))
-    return WorkerSide(
+    fittings = take_fittings(terms.engine_id, lambda: Fittings(terms.config, clock))
+    worker = WorkerSide(
         config=terms.config,
-        shelf=shelf,
+        shelf=fittings.shelf,
         secret=secret_of(terms.config.tenant, resolve_secret(terms.config)),
         pages=pages,
         clock=clock,
         replica=f"{terms.replica}/{rank}" if rank else terms.replica,
         rank=rank,
         stores=all(rank % alike == 0 for alike in terms.replicas),
+        close_shelf=lambda: leave_fittings(terms.engine_id),
     )
+    return worker, fittings.metrics
 
 
-def build_scheduler_side(
-    terms: Terms, vllm_config: Any, hellos: Sequence[Hello], metrics: Metrics
-) -> SchedulerSide:
+def build_scheduler_side(terms: Terms, vllm_config: Any, hellos: Sequence[Hello]) -> SchedulerSide:
     """The scheduler's half. Raises EngineError where the engine's blocks cannot be named."""
     for hello in hellos:
         if hello.why_not:
@@ -173,8 +170,8 @@ def build_scheduler_side(
     classes = dict.fromkeys((config.data_class, *config.shareable_data_classes))
     spaces_of = {name: namespaces(engine, config, name, shapes, terms.replicas) for name in classes}
     secret = secret_of(config.tenant, resolve_secret(config))
-    joints = _Joints()
-    shelf = SHELVES.take(terms.engine_id, lambda: _shelf(terms, clock, metrics, joints))
+    fittings = take_fittings(terms.engine_id, lambda: Fittings(terms.config, clock))
+    shelf = fittings.shelf
     block_bytes = sum(
         shape.block_bytes
         for rank, groups in enumerate(shapes)
@@ -213,7 +210,7 @@ def build_scheduler_side(
             tolerance=0.0,
             timeout_seconds=max(1.0, config.timeouts.connect),
         )
-        joints.membership = membership
+        fittings.membership = membership
         own = {namespace.digest() for namespace in members.values()}
         aliens = Aliens(secret, partial(_others, membership, own), clock.now)
     pieces = PieceKeys()
@@ -242,15 +239,15 @@ def build_scheduler_side(
         spaces=spaces,
         executor=executor,
         clock=clock,
-        metrics=metrics,
+        metrics=fittings.metrics,
         replica=terms.replica,
         chunk_tokens=int(vllm_config.scheduler_config.max_num_batched_tokens),
         sink=sink_of(config),
         traces=RecordedTraces(open_spans(required=True), shelf.kinds) if config.spans else None,
         on_close=lambda cache: save_profile(config, cache, shelf, replica=terms.replica, namespace=base),
-        close_shelf=lambda: SHELVES.leave(terms.engine_id),
+        close_shelf=lambda: leave_fittings(terms.engine_id),
     )
-    joints.ferry = ferry
+    fittings.ferry = ferry
     if membership is not None:
         membership.start()
         membership.wait(config.timeouts.connect * 2)
@@ -263,37 +260,6 @@ def build_scheduler_side(
         loads=terms.role.loads,
         windowed=terms.windowed,
         kinds=shelf.kinds,
-    )
-
-
-def new_metrics() -> Metrics:
-    """A recorder for one process of the engine."""
-    return open_metrics(required=False)
-
-
-class _Joints:
-    """What a tier tells to parts that are made after it."""
-
-    def __init__(self) -> None:
-        self.membership: Membership | None = None
-        self.ferry: Ferry | None = None
-
-    def pool_state(self, state: State) -> None:
-        if state is State.UP and self.membership is not None:
-            self.membership.rejoin()
-
-    def evicted(self, evicted: Evicted) -> None:
-        if self.ferry is not None:
-            self.ferry.evicted(evicted)
-
-
-def _shelf(terms: Terms, clock: Clock, metrics: Metrics, joints: _Joints) -> Shelf:
-    return open_shelf(
-        terms.config,
-        clock,
-        partial(observer, metrics),
-        joints.pool_state,
-        partial(mourner, metrics, joints.evicted),
     )
 
 

@@ -27,12 +27,15 @@ from vllm.v1.request import RequestStatus
 from ...config import RequestFields, parse_request_fields
 from ...errors import ConfigError, EngineError, KvferryError
 from ...store.tier import Kind
+from ...telemetry.metrics import Metrics, open_metrics
+from ...telemetry.names import Mode, Part
 from ..cacheside import Adapter
-from .build import Terms, build_scheduler_side, build_worker_side, new_metrics, read_terms, say_hello
+from .build import Terms, build_scheduler_side, build_worker_side, read_terms, say_hello
 from .identity import adapter_version
 from .orders import Hello, Orders, Report
 from .pages import Pages
 from .schedulerside import SchedulerSide
+from .stats import Feed, FerryStats, ShownMetrics
 from .workerside import Results, WorkerSide
 
 __all__ = ["FerryConnector"]
@@ -58,7 +61,7 @@ class FerryConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         self._pages: Pages | None = None
-        self._metrics = new_metrics()
+        self._metrics = Metrics()
         self._hello = Hello((), "the worker has not registered its KV cache")
         self._results = Results()
         self._report: Report | None = None
@@ -69,6 +72,7 @@ class FerryConnector(KVConnectorBase_V1, SupportsHMA):
         self.why_off = ""
         """Why this engine serves without the shared cache; empty while it has one."""
         self._terms: Terms | None = None
+        self._feed: Feed | None = None
         try:
             terms = read_terms(vllm_config, kv_cache_config)
         except ConfigError as error:
@@ -93,7 +97,9 @@ class FerryConnector(KVConnectorBase_V1, SupportsHMA):
             self._pages = Pages.of(kv_caches, terms.layers, int(self._kv_cache_config.num_blocks))
             self._hello = say_hello(terms, self._vllm_config, self._pages)
             rank = int(self._vllm_config.parallel_config.rank)
-            self._worker = build_worker_side(terms, rank, self._pages, self._metrics)
+            self._worker, self._metrics = build_worker_side(terms, rank, self._pages)
+            if not terms.one_process:
+                self._feed = Feed(f"worker-{rank}", self._metrics.render)
 
         try:
             register()
@@ -155,8 +161,9 @@ class FerryConnector(KVConnectorBase_V1, SupportsHMA):
             return
         hellos = [hello for _, hello in sorted(metadata.items()) if isinstance(hello, Hello)]
         try:
-            self._scheduler = build_scheduler_side(terms, self._vllm_config, hellos, self._metrics)
+            self._scheduler = build_scheduler_side(terms, self._vllm_config, hellos)
             self._scheduler.bind(self._manager)
+            self._feed = Feed("scheduler", self._scheduler.metrics)
         except KvferryError as error:
             self._turn_off(str(error), strict=terms.config.strict)
 
@@ -223,9 +230,33 @@ class FerryConnector(KVConnectorBase_V1, SupportsHMA):
         """The engine stops."""
         scheduler, worker = self._scheduler, self._worker
         self._scheduler = self._worker = None
+        if self._feed is not None:
+            self._feed.close()
         for half in (scheduler, worker):
             if half is not None:
                 half.close()
+
+    # -- metrics -----------------------------------------------------------------------------------------
+
+    def get_kv_connector_stats(self) -> FerryStats | None:
+        """What is new on this half's page of metrics."""
+        return self._feed.take() if self._feed is not None else None
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> FerryStats:
+        """The same in the serving process."""
+        return FerryStats(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: Any,
+        metric_types: dict[type[Any], type[Any]],
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> ShownMetrics:
+        """What shows them on vLLM's page."""
+        return ShownMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     # -- inside ------------------------------------------------------------------------------------------
 
@@ -255,9 +286,11 @@ class FerryConnector(KVConnectorBase_V1, SupportsHMA):
         try:
             return call(scheduler)
         except Exception as error:  # whatever it is, the engine must go on
+            log.exception("kvferry has failed; the engine goes on without it")
             self._scheduler = None
             self._orphans += scheduler.unsent()
-            self._broke(scheduler.close, error)
+            self.why_off = f"{type(error).__name__}: {error}"
+            scheduler.broke(self.why_off)
             return otherwise
 
     def _with_worker(self, call: Callable[[WorkerSide], T], otherwise: T) -> T:
@@ -266,28 +299,19 @@ class FerryConnector(KVConnectorBase_V1, SupportsHMA):
             return otherwise
         try:
             return call(worker)
-        except Exception as error:
-            log.exception("kvferry: a step of the worker's half failed; loads in flight still end")
-            self._metrics_failed(error)
-            return otherwise
-
-    def _broke(self, close: Callable[[], None], error: Exception) -> None:
-        log.exception("kvferry has failed; the engine goes on without it")
-        self.why_off = f"{type(error).__name__}: {error}"
-        self._metrics_failed(error)
-        try:
-            close()
         except Exception:
-            log.exception("the failed half could not be closed")
-
-    def _metrics_failed(self, error: Exception) -> None:
-        from ...telemetry.names import Part
-
-        self._metrics.failed(Part.CACHE)
+            log.exception("kvferry: a step of the worker's half failed; loads in flight still end")
+            self._metrics.failed(Part.CACHE)
+            return otherwise
 
     def _turn_off(self, why: str, *, strict: bool) -> None:
         if strict:
             raise EngineError(f"strict is set, and kvferry cannot be used: {why}")
         self.why_off = why
         self._terms = None
+        if self.role is KVConnectorRole.SCHEDULER:
+            self._metrics = open_metrics(required=False)
+            self._metrics.mode(Mode.OFF)
+            self._metrics.failed(Part.CACHE)
+            self._feed = Feed("scheduler", self._metrics.render)
         log.error("kvferry is off, this engine serves as plain vLLM: %s", why)

@@ -341,6 +341,18 @@ class SchedulerSide:
                 if blocks:
                     self._pool.free_blocks(reversed(blocks))
 
+    def metrics(self) -> bytes:
+        """All metrics as text; asks the tiers, so not on the scheduler's thread."""
+        return self._ferry.metrics()
+
+    def broke(self, cause: str) -> None:
+        """One of these calls raised: metrics go on, and blocks that may still be read are never given back."""
+        self._ferry.broke(cause)
+        try:
+            self._ferry.close()
+        except Exception:
+            log.exception("the failed cache could not be closed")
+
     def close(self) -> None:
         """The engine stops."""
         self._ferry.close()

@@ -70,6 +70,7 @@ class WorkerSide:
         replica: str,
         rank: int,
         stores: bool,
+        close_shelf: Callable[[], None],
     ) -> None:
         self._pages = pages
         self._secret = secret
@@ -77,6 +78,7 @@ class WorkerSide:
         self._stores = stores
         """Whether this rank publishes; another holds the same bytes where it does not."""
         self._clock = clock
+        self._close_shelf = close_shelf
         self._executor = thread_executor(
             config, shelf, self._deliver, clock=clock, replica=replica, aliens=None, codec=None
         )
@@ -136,6 +138,7 @@ class WorkerSide:
     def close(self) -> None:
         """Cancel what is in flight, and end."""
         self._executor.close()
+        self._close_shelf()
 
     # -- orders --------------------------------------------------------------------------------------------
 

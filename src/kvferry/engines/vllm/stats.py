@@ -1,0 +1,131 @@
+"""kvferry's metrics on vLLM's own /metrics page.
+
+The engine runs in a process of its own and the page is served by another. Each engine process keeps its
+metrics in a recorder; about once a second its text travels with vLLM's connector statistics, and the serving
+process shows the last text of every engine, with a label for which. Owns that journey and nothing that is
+counted. A scrape costs the engine nothing, and rendering is done beside its loop: it asks tiers for usage.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
+
+__all__ = ["Feed", "FerryStats", "ShownMetrics"]
+
+log = logging.getLogger(__name__)
+
+_PERIOD_SECONDS = 1.0
+_KEY = "kvferry"
+
+
+class FerryStats(KVConnectorStats):
+    """`data["kvferry"]`: for each process of the engine ("scheduler", "worker-1") its metrics as text."""
+
+    def reset(self) -> None:
+        """Nothing is kept between two steps."""
+        self.data: dict[str, Any] = {}
+
+    def aggregate(self, other: KVConnectorStats) -> KVConnectorStats:
+        """Both processes' texts; of one process the later."""
+        theirs = other.data.get(_KEY, {})
+        self.data = {_KEY: {**self.data.get(_KEY, {}), **theirs}}
+        return self
+
+    def reduce(self) -> dict[str, int | float]:
+        """For vLLM's log line: hits and prompt tokens since the engine began."""
+        figures: dict[str, int | float] = {}
+        for text in self.data.get(_KEY, {}).values():
+            for name, shown in (
+                ("kvferry_loads_in_flight", "loads in flight"),
+                ("kvferry_saved_seconds_total", "saved s"),
+                ("kvferry_prompt_tokens_total", "prompt tokens"),
+            ):
+                for line in text.splitlines():
+                    if line.startswith(name + " "):
+                        figures[shown] = figures.get(shown, 0) + float(line.rpartition(" ")[2])
+        return figures
+
+    def is_empty(self) -> bool:
+        """Whether there is nothing to send."""
+        return not self.data
+
+
+class Feed:
+    """Renders in a thread of its own; `take` gives what is new, and never waits."""
+
+    def __init__(self, process: str, render: Callable[[], bytes]) -> None:
+        self._process = process
+        self._render = render
+        self._fresh: str | None = None
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kvferry-metrics", daemon=True)
+        self._thread.start()
+
+    def take(self) -> FerryStats | None:
+        """The latest text, once."""
+        text, self._fresh = self._fresh, None
+        return None if text is None else FerryStats(data={_KEY: {self._process: text}})
+
+    def close(self) -> None:
+        """Stop rendering."""
+        self._closed.set()
+
+    def _run(self) -> None:
+        last = ""
+        while not self._closed.is_set():
+            try:
+                text = self._render().decode()
+            except Exception:
+                log.debug("metrics could not be rendered", exc_info=True)
+            else:
+                if text != last:
+                    self._fresh = last = text
+            self._closed.wait(_PERIOD_SECONDS)
+
+
+class ShownMetrics(KVConnectorPromMetrics):
+    """In the serving process: the last text of each engine, as a collector of the page's registry."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._texts: dict[tuple[int, str], str] = {}
+        self._register()
+
+    def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
+        """What an engine has sent."""
+        for process, text in transfer_stats_data.get(_KEY, {}).items():
+            self._texts[engine_idx, process] = text
+
+    def collect(self) -> Iterable[Any]:
+        """Families as prometheus_client wants them; samples of several processes under one name."""
+        from prometheus_client.metrics_core import Metric
+        from prometheus_client.parser import text_string_to_metric_families
+
+        families: dict[str, Metric] = {}
+        for (engine, process), text in sorted(self._texts.items()):
+            for parsed in text_string_to_metric_families(text):
+                name = parsed.name
+                if not parsed.samples:
+                    continue
+                family = families.setdefault(name, Metric(name, parsed.documentation, parsed.type))
+                for sample in parsed.samples:
+                    labels = {**sample.labels, "engine": str(engine), "process": process}
+                    family.add_sample(sample.name, labels, sample.value)
+        return families.values()
+
+    def describe(self) -> Iterable[Any]:
+        """Nothing before the first text; asked by the registry when this is registered."""
+        return ()
+
+    def _register(self) -> None:
+        from prometheus_client import REGISTRY
+
+        try:
+            REGISTRY.register(self)
+        except ValueError:
+            log.warning("kvferry's metrics are not shown: the registry has some of that name already")
