@@ -389,3 +389,79 @@ def test_waiting_means_waiting() -> None:
     rig.arrive("a", KEYS)
     assert isinstance(rig.ask("a"), Wait)
     assert rig.of(Free) == []
+
+
+class TestHandoff:
+    """A prefill that another replica has done for this very request."""
+
+    ABSENT, FOUND = bytes(8), bytes([POOL]) * 8
+
+    def test_blocks_that_are_not_there_yet_are_asked_for_again(self) -> None:
+        rig, keys = Rig(), chain(8)
+        rig.known("a", keys, self.ABSENT, handoff_tokens=8 * BLOCK)
+        assert isinstance(rig.ask("a"), Wait)
+        rig.now += 0.006
+        assert isinstance(rig.ask("a"), Wait)
+        (again,) = [command for command in rig.fetch() if isinstance(command, Probe)]
+        rig.probed(again, self.FOUND)
+        assert isinstance(rig.ask("a"), LoadTo)
+
+    def test_they_are_not_waited_for_longer_than_the_setting(self) -> None:
+        rig, keys = Rig(handoff_seconds=1.0), chain(8)
+        rig.known("a", keys, self.ABSENT, handoff_tokens=8 * BLOCK)
+        rig.now += 1.1
+        assert isinstance(rig.ask("a"), Compute)
+
+    def test_nor_beyond_the_requests_own_deadline(self) -> None:
+        rig, keys = Rig(), chain(8)
+        rig.known("a", keys, self.ABSENT, handoff_tokens=8 * BLOCK, deadline_seconds=0.05)
+        rig.now += 0.06
+        assert isinstance(rig.ask("a"), Compute)
+
+    def test_a_tier_that_does_not_answer_ends_the_wait(self) -> None:
+        rig, keys = Rig(), chain(8)
+        rig.known("a", keys, bytes([Status.FAILED]) * 8, handoff_tokens=8 * BLOCK)
+        assert isinstance(rig.ask("a"), Compute)
+
+    def test_what_is_loaded_is_booked_as_handed_over(self) -> None:
+        rig, keys = Rig(), chain(8)
+        for load in rig.loading("a", keys, self.FOUND, handoff_tokens=6 * BLOCK):
+            rig.load_done(load)
+        rig.computed("a", 8 * BLOCK)
+        ledger = rig.finish("a", computed=5).ledger
+        assert ledger[Outcome.HANDOFF] == 6 * BLOCK
+        assert ledger[Outcome.POOL_HIT] == 2 * BLOCK
+        assert sum(ledger.values()) == 8 * BLOCK + 5
+
+    def test_it_takes_no_part_in_the_comparison_with_the_holdout(self) -> None:
+        rig, keys = Rig(holdout_share=1.0), chain(8)
+        rig.known("a", keys, self.FOUND, handoff_tokens=8 * BLOCK)
+        assert isinstance(rig.ask("a"), LoadTo)
+
+    def test_the_giving_side_publishes_what_nobody_asked_for_before(self) -> None:
+        rig, keys = Rig("second-touch"), chain(8)
+        rig.known("a", keys, self.ABSENT, gives=True)
+        rig.ask("a")
+        assert [(store.start, store.stop) for store in rig.computed("a", 8 * BLOCK)] == [(0, 8)]
+
+    def test_and_nothing_behind_its_boundary(self) -> None:
+        rig, keys = Rig("second-touch"), chain(8)
+        rig.known("a", keys, self.ABSENT, gives=True, boundary_tokens=3 * BLOCK)
+        rig.ask("a")
+        assert [(store.start, store.stop) for store in rig.computed("a", 8 * BLOCK)] == [(0, 3)]
+
+    def test_and_nothing_of_a_class_that_is_not_shared(self) -> None:
+        rig, keys = Rig("second-touch"), chain(8)
+        rig.known("a", keys, self.ABSENT, gives=True, data_class="personal")
+        rig.ask("a")
+        assert rig.computed("a", 8 * BLOCK) == []
+
+    def test_a_replica_that_has_computed_nothing_yet_takes_it_all_the_same(self) -> None:
+        rig, keys = Rig(learned=False), chain(8)
+        rig.known("a", keys, self.FOUND, handoff_tokens=8 * BLOCK)
+        assert rig.ask("a") == LoadTo(8)
+
+    def test_while_a_prefix_hit_is_computed_there_to_learn(self) -> None:
+        rig, keys = Rig(learned=False), chain(8)
+        rig.known("a", keys, self.FOUND)
+        assert isinstance(rig.ask("a"), Compute)

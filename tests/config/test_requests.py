@@ -9,7 +9,7 @@ from kvferry.config import RequestFields, parse_request_fields
 from kvferry.errors import ConfigError
 
 
-@pytest.mark.parametrize("params", [None, {}, {"kvferry": None}, {"kvferry": {}}, {"do_remote_decode": True}])
+@pytest.mark.parametrize("params", [None, {}, {"kvferry": None}, {"kvferry": {}}, {"do_remote_decode": False}])
 def test_a_request_may_say_nothing(params: dict[str, Any] | None) -> None:
     assert parse_request_fields(params) == RequestFields()
 
@@ -25,6 +25,16 @@ def test_every_field_is_read() -> None:
     assert parse_request_fields({"kvferry": fields}) == RequestFields(
         boundary_tokens=1536, data_class="public", decision_id="d-1", max_load_tokens=0, deadline_seconds=2.0
     )
+
+
+@pytest.mark.parametrize("own", [{}, {"kvferry": {}}])
+def test_a_prefill_for_another_replica_is_known_by_the_engines_word(own: dict[str, Any]) -> None:
+    assert parse_request_fields({"do_remote_decode": True, **own}).gives
+
+
+def test_that_word_is_not_ours_to_take() -> None:
+    with pytest.raises(ConfigError, match="unknown field 'gives'"):
+        parse_request_fields({"kvferry": {"gives": True}})
 
 
 @pytest.mark.parametrize(

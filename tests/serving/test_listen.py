@@ -15,7 +15,7 @@ def test_a_port_in_use_is_one_clear_error(engine: Any) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(EngineError, match=r"cannot listen.*--port"):
+        with pytest.raises(EngineError, match=r"cannot listen.*another port"):
             serve(make_app(engine), port=taken.getsockname()[1])
 
 

@@ -23,6 +23,7 @@ from ..outcomes import Outcome
 from ..store.lifetime import Lifetimes, Reuses
 from .account import Account, LoadedRun
 from .commands import (
+    TIER,
     Again,
     BlockMemory,
     Command,
@@ -38,6 +39,7 @@ from .commands import (
     Probe,
     ProbeDone,
     Staged,
+    Status,
     Store,
     StoreDone,
 )
@@ -53,6 +55,9 @@ __all__ = ["Cache"]
 
 _WAIT, _COMPUTE = Wait(), Compute()
 _NEVER = float("inf")
+_FAILED = int(Status.FAILED)
+_ASK_AGAIN_SECONDS = 0.005
+"""Between two look-ups for blocks that are being handed over."""
 _ON, _OFF = Arm.ON, Arm.OFF
 
 
@@ -102,6 +107,8 @@ class Cache:
         data_class: str = "default",
         max_load_tokens: int | None = None,
         deadline_seconds: float | None = None,
+        handoff_tokens: int | None = None,
+        gives: bool = False,
         barred: Outcome | None = None,
         barred_why: str = "",
     ) -> None:
@@ -109,7 +116,9 @@ class Cache:
 
         `barred` is the cause that its blocks are booked under when the cache must not be used for it (a
         data class that is not shared, a namespace that is not this replica's), and `barred_why` says so
-        in words. Raises ValueError for a request id still in use: two lives must not share an account.
+        in words. `handoff_tokens` were computed for this request by another replica, which publishes them;
+        `gives` is that other side: what may be published is, popular or not. Raises ValueError for a request
+        id still in use: two lives must not share an account.
         """
         if rid in self._requests:
             raise ValueError(f"request {rid!r} is still in the cache")
@@ -132,6 +141,9 @@ class Cache:
             max_load_tokens=max_load_tokens,
             deadline=None if deadline_seconds is None else now + deadline_seconds,
         )
+        if handoff_tokens and arm is Arm.HOLDOUT:
+            # A comparison with requests whose prefill was not done elsewhere would say nothing.
+            request.arm = _ON
         if barred is not None:
             request.unknown = barred
             request.alien_fields = barred_why if barred is Outcome.INCOMPATIBLE else ""
@@ -146,23 +158,19 @@ class Cache:
             boundary_tokens=boundary_tokens,
             data_class=data_class,
         )
+        if gives:
+            request.publish_end = self._publication.permitted(
+                len(keys),
+                block_tokens=settings.block_tokens,
+                boundary_tokens=boundary_tokens,
+                data_class=data_class,
+            )
+        if handoff_tokens and request.arm is _ON:
+            request.handoff_end = min(len(keys), handoff_tokens // settings.block_tokens)
+            request.handoff_until = now + settings.handoff_seconds
         request.unknown = Outcome.FAILED
-        timeout = settings.probe_seconds
-        if deadline_seconds is not None:
-            timeout = max(0.0, min(timeout, deadline_seconds))
-        probe = Probe(
-            self._operations.next_op(),
-            rid,
-            keys,
-            hashes,
-            0,
-            len(keys),
-            timeout,
-            namespace,
-            keys_only=arm is Arm.SHADOW,
-        )
-        request.probe = probe.op
-        self._operations.emit(now, probe, request)
+        request.hashes = hashes
+        self._probe(now, request)
 
     def ask(
         self,
@@ -192,7 +200,7 @@ class Cache:
                 request.local_tokens = local_tokens
             return _COMPUTE
         request.local_tokens = local_tokens
-        if phase is PROBING:
+        if phase is PROBING or (request.handoff_end and self._awaits_handoff(now, request)):
             return _WAIT
         start = local_tokens // self.settings.block_tokens
         waited_out = request.wait_until is not None and now >= request.wait_until
@@ -217,6 +225,11 @@ class Cache:
             ),
         )
         decision = decide(facts, self.terms)
+        if request.handoff_end and decision.reason is Reason.UNKNOWN_PREFILL:
+            # A replica that only decodes never learns what a prefill takes; this one was made elsewhere.
+            decision = msgspec.structs.replace(
+                decision, end_block=decision.candidate_end_block, reason=Reason.UNMEASURED
+            )
         if request.expected_seconds is None and decision.candidate_bytes:
             last = max(1, (request.tokens - 1) // facts.block_tokens)
             request.expected_seconds = recompute_seconds(facts, last)
@@ -290,6 +303,14 @@ class Cache:
         """How many leading blocks of a request `computed` might store; known once it has been probed."""
         request = self._requests[rid]
         return 0 if request.arm is _OFF else request.publish_end
+
+    def passed_over(self, rid: str) -> tuple[int, int] | None:
+        """Tier and number of the first block that was held, and is computed by decision; None without one."""
+        request = self._requests[rid]
+        facts, decision = request.facts, request.decision
+        if facts is None or decision is None or decision.loads or not facts.segments:
+            return None
+        return facts.segments[0].tier, facts.local_tokens // facts.block_tokens
 
     def computed(self, now: float, rid: str, tokens: int, *, clean: bool, source: BlockMemory) -> bool:
         """The prompt's KV up to `tokens` is in `source`: publish what is worth it and not there yet.
@@ -586,6 +607,44 @@ class Cache:
         if request.finished and not request.pending_loads and not request.pending_stores:
             del self._requests[request.rid]
 
+    def _probe(self, now: float, request: Request) -> None:
+        timeout = self.settings.probe_seconds
+        if request.deadline is not None:
+            timeout = max(0.0, min(timeout, request.deadline - now))
+        probe = Probe(
+            self._operations.next_op(),
+            request.rid,
+            request.keys,
+            request.hashes,
+            0,
+            len(request.keys),
+            timeout,
+            request.namespace,
+            keys_only=request.arm is Arm.SHADOW,
+        )
+        request.probe, request.phase, request.asked_at = probe.op, PROBING, now
+        self._operations.emit(now, probe, request)
+
+    def _awaits_handoff(self, now: float, request: Request) -> bool:
+        """Whether to ask again for blocks that the replica which did the prefill has not published yet."""
+        start = request.local_tokens // self.settings.block_tokens
+        status = request.status[start : request.handoff_end]
+        until = request.handoff_until
+        if request.deadline is not None:
+            until = min(until, request.deadline)
+        if now >= until or all(byte >= TIER for byte in status) or _FAILED in status:
+            request.handoff_until = 0.0
+            request.wait_until, request.woken = None, False
+            return False
+        again = request.asked_at + _ASK_AGAIN_SECONDS
+        if now >= again:
+            request.wait_until, request.woken = None, False
+            self._probe(now, request)
+        else:
+            request.wait_until, request.woken = again, False
+            self._due_at = min(self._due_at, again)
+        return True
+
     def _awaits(self, now: float, request: Request, facts: Facts) -> bool:
         """Whether to wait for the load that another request has claimed the first of these blocks for."""
         owner = self.flights.owner(request.keys[facts.local_tokens // facts.block_tokens])
@@ -660,7 +719,7 @@ class Cache:
 
     def _judge(self, request: Request, aborted: bool) -> None:
         """Fold the request into the comparison with the holdout; turn sharing off when it costs."""
-        if aborted or request.expected_seconds is None or request.ready_at is None:
+        if aborted or request.expected_seconds is None or request.ready_at is None or request.handoff_end:
             return
         if request.arm not in (_ON, Arm.HOLDOUT):
             return

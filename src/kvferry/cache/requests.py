@@ -75,6 +75,13 @@ class Request(msgspec.Struct, eq=False):
     deadline: float | None
     """No load may be waited for beyond it."""
     publish_end: int = 0
+    handoff_end: int = 0
+    """Leading blocks that another replica has computed for this request."""
+    handoff_until: float = 0.0
+    """How long to wait for its publication."""
+    asked_at: float = 0.0
+    """When the last probe was emitted."""
+    hashes: Sequence[bytes] | None = None
     phase: Phase = PROBING
     probe: int | None = None
     status: bytes = b""

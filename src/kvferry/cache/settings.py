@@ -33,6 +33,8 @@ class CacheSettings:
     probe_seconds: float = 0.25
     load_seconds: float = 30.0
     store_seconds: float = 60.0
+    handoff_seconds: float = 5.0
+    """How long a handed-over request waits for blocks that are still being published."""
     lease_seconds: float = 60.0
     ttl_seconds: float | None = None
     touches_in_pool: bool = False

@@ -50,8 +50,12 @@ def settle(
     loaded = []
     for run in request.loads:
         stop = min(run.start + run.good, request.usable_end)
-        if stop > run.start:
-            loaded.append((run.start, stop, settings.tiers[run.tier]))
+        # What another replica computed for this very request is no prefix hit.
+        handed = min(stop, request.handoff_end)
+        if handed > run.start:
+            loaded.append((run.start, handed, Outcome.HANDOFF))
+        if stop > max(run.start, handed):
+            loaded.append((max(run.start, handed), stop, settings.tiers[run.tier]))
     hit_tokens = max(request.local_tokens, request.usable_end * size)
     ready = None if request.ready_at is None else request.ready_at - request.arrived
     unfinished = ending.aborted and ready is None

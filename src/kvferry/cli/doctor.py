@@ -13,10 +13,9 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 from urllib.parse import unquote, urlsplit
 
-import msgspec
 from cyclopts import App, Parameter
 
 from .. import __version__
@@ -27,6 +26,7 @@ from ..errors import KvferryError
 from ..runs.machine import describe_machine
 from ..units import GIB, format_bytes, format_seconds
 from .extras import installed_extras
+from .findings import Finding
 from .output import Json, write_columns, write_json
 
 __all__ = ["Finding", "app", "examine"]
@@ -38,24 +38,18 @@ _CLOCK_SECONDS = 0.05
 _CLOCK_TOLERANCE = 0.02
 
 
-class Finding(msgspec.Struct, frozen=True):
-    """One line of the examination."""
-
-    check: str
-    status: Literal["ok", "note", "missing", "broken"]
-    detail: str
-    remedy: str = ""
-    """What to do about it; empty when nothing is to be done."""
-
-
 @app.default
 def run(
     *,
     file: str | None = None,
     set_: Annotated[list[str] | None, Parameter(name="--set")] = None,
+    vllm: str | None = None,
+    model: str | None = None,
+    kv_dtype: str = "auto",
+    block_size: int = 16,
     json: Json = False,
 ) -> int:
-    """What is installed, what is missing, and whether the pool answers.
+    """What is installed, what is missing, and whether the pool answers; or what a vLLM config will do.
 
     Ends with status 1 when something that is configured does not work.
 
@@ -65,8 +59,22 @@ def run(
         A YAML file of settings; without it, KVFERRY_CONFIG may name one.
     set_
         NAME=VALUE, as in pool=valkey://127.0.0.1:6379; may be given again.
+    vllm
+        What follows vLLM's --kv-transfer-config, as a file or as text: it is explained, and nothing else.
+    model
+        config.json, folder or preset of the model that vLLM serves: the bytes of a block are shown.
+    kv_dtype
+        Its --kv-cache-dtype.
+    block_size
+        Its --block-size.
     """
-    findings = list(examine(load(file=file, overrides=set_ or ()).config))
+    if vllm is not None:
+        from .doctor_vllm import examine_transfer, read_transfer
+
+        document = read_transfer(vllm)
+        findings = list(examine_transfer(document, model=model, kv_dtype=kv_dtype, block_tokens=block_size))
+    else:
+        findings = list(examine(load(file=file, overrides=set_ or ()).config))
     broken = any(finding.status == "broken" for finding in findings)
     if json:
         write_json({"healthy": not broken, "findings": findings})

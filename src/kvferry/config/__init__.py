@@ -13,6 +13,7 @@ from .places import cache_dir
 from .requests import RequestFields, parse_request_fields
 from .schema import Config, GateSettings, LimitSettings, TimeoutSettings
 from .secrets import public_command, public_values, resolve_secret
+from .urls import split_address
 
 __all__ = [
     "DEFAULT",
@@ -30,4 +31,5 @@ __all__ = [
     "public_command",
     "public_values",
     "resolve_secret",
+    "split_address",
 ]

@@ -1,4 +1,4 @@
-"""What one request may say: the object `kvferry` inside its kv_transfer_params.
+"""What one request may say: the object `kvferry` inside its kv_transfer_params, and vLLM's hand-off words.
 
 Owns the fields and their strict reading. A request can only ask for less: it can move the publication
 boundary to the front, name a stricter data class or lower its loads, never widen what the replica allows.
@@ -34,6 +34,10 @@ class RequestFields(msgspec.Struct, frozen=True, kw_only=True):
     """Most tokens to load; 0 means recompute."""
     deadline_seconds: float | None = None
     """Longest wait for a load, from the request's arrival."""
+    handoff_tokens: int | None = None
+    """Tokens that the replica which did this request's prefill publishes for it."""
+    gives: bool = False
+    """Another replica will decode: publish the prompt whatever its popularity (`do_remote_decode`)."""
 
 
 def parse_request_fields(params: Mapping[str, Any] | None) -> RequestFields:
@@ -45,12 +49,13 @@ def parse_request_fields(params: Mapping[str, Any] | None) -> RequestFields:
         return RequestFields()
     if not isinstance(params, Mapping):
         raise ConfigError(f"kv_transfer_params: {params!r} is not an object")
+    gives = params.get("do_remote_decode") is True
     given = params.get("kvferry")
     if given is None:
-        return RequestFields()
+        return RequestFields(gives=gives)
     if not isinstance(given, Mapping):
         raise ConfigError(f'{_NAME}: {given!r} is not an object; write {{"boundary_tokens": 1536}}')
-    known = RequestFields.__struct_fields__
+    known = [name for name in RequestFields.__struct_fields__ if name != "gives"]
     for key in given:
         if key not in known:
             close = difflib.get_close_matches(str(key), known, n=1)
@@ -62,6 +67,8 @@ def parse_request_fields(params: Mapping[str, Any] | None) -> RequestFields:
         decision_id=_text(given, "decision_id"),
         max_load_tokens=_tokens(given, "max_load_tokens"),
         deadline_seconds=_seconds(given, "deadline_seconds"),
+        handoff_tokens=_tokens(given, "handoff_tokens"),
+        gives=gives,
     )
 
 

@@ -14,7 +14,7 @@ import msgspec
 from ..errors import ConfigError
 from ..units import GIB, Bytes, Seconds
 from .fields import check_struct
-from .urls import check_disk, check_pool, hide_password
+from .urls import check_address, check_disk, check_pool, hide_password
 
 __all__ = [
     "CodecName",
@@ -45,6 +45,7 @@ _Span: TypeAlias = Annotated[Seconds, msgspec.Meta(gt=0)]
 
 _POOL = {"check": check_pool}
 _FOLDER = {"check": check_disk}
+_ADDRESS = {"check": check_address}
 
 
 def _doc(text: str, **constraints: Any) -> msgspec.Meta:
@@ -98,6 +99,9 @@ class TimeoutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     probe: Annotated[_Span, _doc("to learn which blocks a tier holds")] = 0.25
     load: Annotated[_Span, _doc("to load; then the request is recomputed")] = 30.0
     store: Annotated[_Span, _doc("to publish; then the blocks stay unpublished")] = 60.0
+    handoff: Annotated[
+        _Span, _doc("to wait for blocks that the replica which did the prefill is publishing")
+    ] = 5.0
     lease: Annotated[_Span, _doc("how long one publisher keeps the others from publishing the same")] = 60.0
     backoff_first: Annotated[_Span, _doc("how long a failing tier is left alone at first")] = 0.5
     backoff_most: Annotated[_Span, _doc("and at most, after doubling")] = 30.0
@@ -150,6 +154,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     spans: Annotated[
         bool, _doc("hand every request to OpenTelemetry as a trace; OTEL_ variables say where")
     ] = False
+    control: Annotated[
+        str | None,
+        _doc("HOST:PORT where an engine with a server of its own is switched and asked", extra=_ADDRESS),
+    ] = None
     profile: Annotated[str | None, _doc("profile.json to start from and to save to")] = None
     gate: Annotated[GateSettings, _doc("whether to carry")] = msgspec.field(default_factory=GateSettings)
     limits: Annotated[LimitSettings, _doc("how much at once")] = msgspec.field(default_factory=LimitSettings)

@@ -9,7 +9,7 @@ import re
 
 from ..errors import ConfigError
 
-__all__ = ["POOL_FORMS", "check_disk", "check_pool", "hide_password"]
+__all__ = ["POOL_FORMS", "check_address", "check_disk", "check_pool", "hide_password", "split_address"]
 
 POOL_FORMS = {
     "memory": "memory://",
@@ -39,6 +39,19 @@ def check_disk(url: str, name: str) -> None:
     scheme, colon, rest = url.partition(":")
     if not colon or scheme != "files" or not rest.strip("/"):
         raise ConfigError(f"{name}: this is not a folder's URL; write {POOL_FORMS['files']}")
+
+
+def check_address(address: str, name: str) -> None:
+    """Raise `ConfigError` unless this is HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ConfigError(f"{name}: {address!r} is no address; write HOST:PORT, as 127.0.0.1:9400")
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of a checked address."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def hide_password(url: str) -> str:

@@ -65,6 +65,7 @@ def cache_settings(
         probe_seconds=timeouts.probe,
         load_seconds=timeouts.load,
         store_seconds=timeouts.store,
+        handoff_seconds=timeouts.handoff,
         lease_seconds=timeouts.lease,
         ttl_seconds=config.ttl,
         touches_in_pool=config.touches == "pool" and config.publish == "second-touch",

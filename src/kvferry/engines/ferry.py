@@ -142,6 +142,8 @@ class Ferry:
                 data_class=data_class,
                 max_load_tokens=fields.max_load_tokens,
                 deadline_seconds=fields.deadline_seconds,
+                handoff_tokens=fields.handoff_tokens,
+                gives=fields.gives,
                 barred=space.barred,
                 barred_why=space.why,
             )
@@ -185,6 +187,11 @@ class Ferry:
         """How many leading blocks of a request are to be published once they are computed."""
         with self._lock:
             return self._cache.publishable(rid)
+
+    def passed_over(self, rid: str) -> tuple[int, int] | None:
+        """Tier and number of the first block that a tier held and that was computed all the same."""
+        with self._lock:
+            return self._cache.passed_over(rid)
 
     def news(self) -> Sequence[News]:
         with self._lock:

@@ -57,16 +57,24 @@ class Publication:
         self._shareable = frozenset(shareable_data_classes)
         self._touches = Touches(most_keys)
 
+    def permitted(
+        self, blocks: int, *, block_tokens: int, boundary_tokens: int | None, data_class: str
+    ) -> int:
+        """How many of a request's leading blocks may be published at all, popular or not."""
+        if data_class not in self._shareable:
+            return 0
+        return blocks if boundary_tokens is None else min(blocks, boundary_tokens // block_tokens)
+
     def end_block(
         self, keys: Sequence[bytes], *, block_tokens: int, boundary_tokens: int | None, data_class: str
     ) -> int:
         """How many leading blocks of this request may and should be published; counts the touch."""
-        if self.policy == "never" or data_class not in self._shareable:
-            return 0
-        permitted = len(keys)
-        if boundary_tokens is not None:
-            permitted = min(permitted, boundary_tokens // block_tokens)
-        if self.policy == "all":
+        permitted = 0
+        if self.policy != "never":
+            permitted = self.permitted(
+                len(keys), block_tokens=block_tokens, boundary_tokens=boundary_tokens, data_class=data_class
+            )
+        if self.policy == "all" or not permitted:
             return permitted
         if self.policy == "declared":
             return permitted if boundary_tokens is not None else 0

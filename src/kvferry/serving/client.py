@@ -59,7 +59,10 @@ class Client:
     async def __aenter__(self) -> Client:
         # No limit on connections: a client that queues inside would time itself, not the server.
         self._session = aiohttp.ClientSession(
-            timeout=self._timeout, connector=aiohttp.TCPConnector(limit=0), trust_env=False
+            timeout=self._timeout,
+            connector=aiohttp.TCPConnector(limit=0),
+            headers={"Content-Type": "application/json"},
+            trust_env=False,
         )
         return self
 

@@ -37,10 +37,10 @@ def serve(
 
 
 @contextlib.contextmanager
-def serving(app: Any, *, host: str = "127.0.0.1") -> Iterator[str]:
-    """Serve on a thread and a free port inside a `with` block; gives the URL."""
+def serving(app: Any, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    """Serve on a thread inside a `with` block; gives the URL. Port 0 takes a free one."""
     up = threading.Event()
-    with _bound(host, 0) as listener:
+    with _bound(host, port) as listener:
         server = _Server(app, up.set)
         thread = threading.Thread(
             target=lambda: asyncio.run(server.serve(sockets=[listener])), name="kvferry-http", daemon=True
@@ -64,7 +64,7 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
             listener.bind((host, port))
         except OSError as error:
             raise EngineError(
-                f"cannot listen on {host} port {port}: {error.strerror}; choose another --port"
+                f"cannot listen on {host} port {port}: {error.strerror}; choose another port"
             ) from error
         yield listener
 

@@ -21,13 +21,14 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from ..errors import InputError, KvferryError
+from ..errors import KvferryError
+from .answers import HANDLERS, json_answer, read_body
 from .contract import Controls, End, Engine, Generation
+from .controls import control_routes
 from .openai import (
     ChatRequest,
     CompletionRequest,
@@ -41,7 +42,6 @@ from .openai import (
 
 __all__ = ["make_app"]
 
-_LARGEST_BODY = 64 << 20
 _CLIENT_CHECK_SECONDS = 0.25
 """How often a request that has sent nothing yet looks whether its client is still there."""
 
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 def make_app(engine: Engine, controls: Controls | None = None) -> Starlette:
     """The ASGI application. Without `controls` the routes under /kvferry and /metrics answer 404."""
-    server = _Server(engine, controls)
+    server = _Server(engine)
     routes = [
         Route("/v1/completions", server.completions, methods=["POST"]),
         Route("/v1/chat/completions", server.chat, methods=["POST"]),
@@ -62,27 +62,13 @@ def make_app(engine: Engine, controls: Controls | None = None) -> Starlette:
         Route("/reset_prefix_cache", server.reset, methods=["POST"]),
     ]
     if controls is not None:
-        routes += [
-            Route("/kvferry/settings", server.settings),
-            Route("/kvferry/settings", server.change, methods=["POST"]),
-            Route("/kvferry/decisions", server.decisions),
-            Route("/metrics", server.metrics),
-        ]
-    return Starlette(
-        routes=routes,
-        exception_handlers={
-            InputError: _bad_request,
-            KvferryError: _unavailable,
-            HTTPException: _http_error,
-            Exception: _internal,
-        },
-    )
+        routes += control_routes(controls)
+    return Starlette(routes=routes, exception_handlers=HANDLERS)
 
 
 class _Server:
-    def __init__(self, engine: Engine, controls: Controls | None) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._controls = controls
 
     async def completions(self, request: Request) -> Response:
         return await self._serve(request, CompletionRequest)
@@ -97,44 +83,19 @@ class _Server:
             "owned_by": "kvferry",
             "max_model_len": self._engine.max_tokens,
         }
-        return _json({"object": "list", "data": [card]})
+        return json_answer({"object": "list", "data": [card]})
 
     async def health(self, request: Request) -> Response:
         wrong = self._engine.health()
         if wrong is None:
-            return _json({"status": "ok"})
-        return _json({"status": "failed", "detail": wrong}, 503)
+            return json_answer({"status": "ok"})
+        return json_answer({"status": "failed", "detail": wrong}, 503)
 
     async def reset(self, request: Request) -> Response:
-        return _json({"forgotten_blocks": await run_in_threadpool(self._engine.reset_prefix_cache)})
-
-    async def settings(self, request: Request) -> Response:
-        return _json(await run_in_threadpool(self._have_controls().settings))
-
-    async def change(self, request: Request) -> Response:
-        changes = _decode(await _body(request))
-        if not isinstance(changes, dict):
-            raise InputError('the body is not an object; write {"name": value}')
-        return _json(await run_in_threadpool(self._have_controls().change, changes))
-
-    async def decisions(self, request: Request) -> Response:
-        given = request.query_params.get("since", "0")
-        if not given.isdecimal():
-            raise InputError(f"since: {given!r} is not a number of a record; write 0 or more")
-        records, following = await run_in_threadpool(self._have_controls().decisions, int(given))
-        return _json({"decisions": list(records), "next": following})
-
-    async def metrics(self, request: Request) -> Response:
-        text = await run_in_threadpool(self._have_controls().metrics)
-        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    def _have_controls(self) -> Controls:
-        if self._controls is None:
-            raise HTTPException(404)
-        return self._controls
+        return json_answer({"forgotten_blocks": await run_in_threadpool(self._engine.reset_prefix_cache)})
 
     async def _serve(self, request: Request, kind: type[CompletionRequest] | type[ChatRequest]) -> Response:
-        asked = read_request(await _body(request), kind)
+        asked = read_request(await read_body(request), kind)
         chat = kind is ChatRequest
         prefix = "chatcmpl" if chat else "cmpl"
         request_id = asked.request_id or request.headers.get("x-request-id") or f"{prefix}-{uuid.uuid4().hex}"
@@ -155,7 +116,7 @@ class _Server:
             return Response(status_code=_CLIENT_GONE)
         text, end = collected
         size = len(generation.prompt)
-        return _json(answer(generation.request_id, self._engine.model, chat, text, size, end))
+        return json_answer(answer(generation.request_id, self._engine.model, chat, text, size, end))
 
     async def _collect(self, generation: Generation) -> tuple[str, End]:
         parts: list[str] = []
@@ -213,47 +174,5 @@ async def _after(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenera
             yield part
 
 
-async def _body(request: Request) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > _LARGEST_BODY:
-            raise HTTPException(413, f"the body is larger than {_LARGEST_BODY} bytes")
-        parts.append(part)
-    return b"".join(parts)
-
-
-def _decode(body: bytes) -> Any:
-    try:
-        return msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
-        raise InputError(f"the body is not JSON: {error}") from None
-
-
-def _json(value: Mapping[str, Any], status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
-
-
 def _sse(value: Mapping[str, Any]) -> bytes:
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
-
-
-async def _bad_request(request: Request, error: Exception) -> Response:
-    return _json(error_body(str(error), "invalid_request_error", 400), 400)
-
-
-async def _unavailable(request: Request, error: Exception) -> Response:
-    return _json(error_body(str(error), "server_error", 503), 503)
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    detail = error.detail if isinstance(error, HTTPException) else ""
-    message = f"{request.method} {request.url.path}: {detail}"
-    return _json(error_body(message, "invalid_request_error", status), status)
-
-
-async def _internal(request: Request, error: Exception) -> Response:
-    # The traceback is logged by whoever runs the application.
-    return _json(error_body(f"internal error: {type(error).__name__}", "server_error", 500), 500)

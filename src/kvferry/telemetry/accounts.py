@@ -32,6 +32,8 @@ def path_of(account: Account, tiers: Sequence[Kind]) -> Path:
     if account.fallback is not None:
         return Path.FALLBACK
     read = [run.tier for run in account.loads if run.good > 0]
+    if read and account.ledger.get(Outcome.HANDOFF):
+        return Path.HANDOFF
     if read:
         return _HIT_PATHS[tiers[max(read)]]
     priced = account.decision is not None and account.decision.candidate_bytes > 0

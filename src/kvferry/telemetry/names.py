@@ -62,6 +62,8 @@ class Path(StrEnum):
     DISK_HIT = "disk_hit"
     POOL_HIT = "pool_hit"
     """Loaded, the farthest tier that was read."""
+    HANDOFF = "handoff"
+    """Loaded from what another replica computed for this very request."""
     DECLINED = "declined"
     """Blocks were on offer; the gate, the arm or a cap chose to compute."""
     FALLBACK = "fallback"

@@ -41,12 +41,15 @@ from ..assembly import (
     thread_executor,
 )
 from ..ferry import Ferry
+from .audit import tolerance_of
+from .auditing import Audits
 from .checks import Finding, Role, check_engine, check_transfer, read_extra
-from .identity import engine_of, namespaces
+from .identity import engine_of, kv_dtype_of, namespaces
+from .ordering import OrderingExecutor
 from .orders import GroupShape, Hello
 from .pages import Pages
 from .parts import PiecedTier, PieceKeys
-from .schedulerside import OrderingExecutor, SchedulerSide
+from .schedulerside import SchedulerSide
 from .shelves import Fittings, leave_fittings, take_fittings
 from .spaces import EngineSpaces, member_names
 from .workerside import WorkerSide
@@ -70,6 +73,7 @@ class Terms:
     ranks: int
     one_process: bool
     block_tokens: int
+    kv_dtype: str
     replicas: tuple[int, ...]
     """For each KV cache group, how many neighbouring ranks hold the same bytes."""
     windowed: tuple[int, ...]
@@ -122,6 +126,7 @@ def read_terms(vllm_config: Any, kv_cache_config: Any) -> Terms:
         ranks=ranks,
         one_process=one_process,
         block_tokens=size,
+        kv_dtype=kv_dtype_of(vllm_config),
         replicas=tuple(ranks if "MLA" in _kind(group) else max(1, min(alike, ranks)) for group in groups),
         windowed=tuple(i for i, group in enumerate(groups) if _kind(group).startswith("SlidingWindow")),
         layers=tuple(tuple(group.layer_names) for group in groups),
@@ -151,6 +156,7 @@ def build_worker_side(terms: Terms, rank: int, pages: Pages) -> tuple[WorkerSide
         clock=clock,
         replica=f"{terms.replica}/{rank}" if rank else terms.replica,
         rank=rank,
+        kv_dtype=terms.kv_dtype,
         stores=all(rank % alike == 0 for alike in terms.replicas),
         close_shelf=lambda: leave_fittings(terms.engine_id),
     )
@@ -204,8 +210,8 @@ def build_scheduler_side(terms: Terms, vllm_config: Any, hellos: Sequence[Hello]
                 kvferry=__version__,
                 chat_template="",
             ),
-            # There is no prompt of one's own to compute here: names and layouts are compared, and numbers
-            # where a request computes what the pool holds as well.
+            # No prompt of its own is computed here: names and layouts are compared, and numbers where a
+            # request computes what the pool holds as well (`audit`).
             np.zeros((1, 1), dtype=np.float32),
             tolerance=0.0,
             timeout_seconds=max(1.0, config.timeouts.connect),
@@ -260,6 +266,7 @@ def build_scheduler_side(terms: Terms, vllm_config: Any, hellos: Sequence[Hello]
         loads=terms.role.loads,
         windowed=terms.windowed,
         kinds=shelf.kinds,
+        audits=Audits(spaces, tolerance_of(terms.kv_dtype), terms.ranks),
     )
 
 

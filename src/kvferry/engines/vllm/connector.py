@@ -7,6 +7,7 @@ they have arrived, so that a failed load leaves nothing behind.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.v1.request import RequestStatus
 
-from ...config import RequestFields, parse_request_fields
+from ...config import RequestFields, parse_request_fields, split_address
 from ...errors import ConfigError, EngineError, KvferryError
 from ...store.tier import Kind
 from ...telemetry.metrics import Metrics, open_metrics
@@ -73,6 +74,7 @@ class FerryConnector(KVConnectorBase_V1, SupportsHMA):
         """Why this engine serves without the shared cache; empty while it has one."""
         self._terms: Terms | None = None
         self._feed: Feed | None = None
+        self._closing = contextlib.ExitStack()
         try:
             terms = read_terms(vllm_config, kv_cache_config)
         except ConfigError as error:
@@ -164,6 +166,7 @@ class FerryConnector(KVConnectorBase_V1, SupportsHMA):
             self._scheduler = build_scheduler_side(terms, self._vllm_config, hellos)
             self._scheduler.bind(self._manager)
             self._feed = Feed("scheduler", self._scheduler.metrics)
+            self._serve_controls(terms, self._scheduler)
         except KvferryError as error:
             self._turn_off(str(error), strict=terms.config.strict)
 
@@ -230,11 +233,20 @@ class FerryConnector(KVConnectorBase_V1, SupportsHMA):
         """The engine stops."""
         scheduler, worker = self._scheduler, self._worker
         self._scheduler = self._worker = None
+        self._closing.close()
         if self._feed is not None:
             self._feed.close()
         for half in (scheduler, worker):
             if half is not None:
                 half.close()
+
+    def has_pending_push_work(self) -> bool:
+        """Whether the engine has to make a step though no request is left: orders travel with steps."""
+        return self._with_scheduler(lambda scheduler: scheduler.pending, False)
+
+    def reset_cache(self) -> bool | None:
+        """The engine's KV is void, its weights may have changed: nothing stored before may be read again."""
+        return self._with_scheduler(lambda scheduler: scheduler.renew(), True)
 
     # -- metrics -----------------------------------------------------------------------------------------
 
@@ -303,6 +315,22 @@ class FerryConnector(KVConnectorBase_V1, SupportsHMA):
             log.exception("kvferry: a step of the worker's half failed; loads in flight still end")
             self._metrics.failed(Part.CACHE)
             return otherwise
+
+    def _serve_controls(self, terms: Terms, scheduler: SchedulerSide) -> None:
+        """The switches on a port of their own, where the settings name one."""
+        if terms.config.control is None:
+            return
+        from ...serving.controls import make_control_app
+        from ...serving.listen import serving
+
+        host, port = split_address(terms.config.control)
+        try:
+            url = self._closing.enter_context(
+                serving(make_control_app(scheduler.controls), host=host, port=port)
+            )
+            log.info("kvferry: settings and metrics at %s/kvferry/settings and %s/metrics", url, url)
+        except EngineError as error:
+            log.warning("kvferry: control: %s; this engine cannot be switched while it runs", error)
 
     def _turn_off(self, why: str, *, strict: bool) -> None:
         if strict:

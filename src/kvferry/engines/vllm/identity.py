@@ -21,7 +21,7 @@ from ...keys.namespace import Namespace, canonical_text
 from ..digests import tokenizer_digest, weights_digest
 from .orders import GroupShape
 
-__all__ = ["Engine", "adapter_version", "engine_of", "namespaces"]
+__all__ = ["Engine", "adapter_version", "engine_of", "kv_dtype_of", "namespaces"]
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +48,6 @@ def engine_of(vllm_config: Any, config: Config, block_tokens: int) -> Engine:
     model = vllm_config.model_config
     text = model.hf_text_config
     folder = Path(model.model)
-    cache_dtype = vllm_config.cache_config.cache_dtype
-    kv_dtype = str(model.dtype).removeprefix("torch.") if cache_dtype == "auto" else str(cache_dtype)
     return Engine(
         model=folder.name if folder.is_dir() else str(model.model),
         weights=_weights(model, folder, config),
@@ -65,9 +63,16 @@ def engine_of(vllm_config: Any, config: Config, block_tokens: int) -> Engine:
         ),
         position=canonical_text(_plain(getattr(text, "rope_parameters", None) or {"rope_type": "none"})),
         quantization=str(model.quantization or ""),
-        kv_dtype=kv_dtype,
+        kv_dtype=kv_dtype_of(vllm_config),
         block_tokens=block_tokens,
     )
+
+
+def kv_dtype_of(vllm_config: Any) -> str:
+    """Type of the cache's elements, as vLLM names it."""
+    cache_dtype = vllm_config.cache_config.cache_dtype
+    dtype = vllm_config.model_config.dtype
+    return str(dtype).removeprefix("torch.") if cache_dtype == "auto" else str(cache_dtype)
 
 
 def namespaces(

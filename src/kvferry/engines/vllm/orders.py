@@ -17,9 +17,18 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from ...cache.commands import LoadDone, Staged, StoreDone
 
-__all__ = ["GroupShape", "Hello", "Orders", "Report", "Run", "StoreTerms", "WorkerDone"]
+__all__ = ["AuditDone", "GroupShape", "Hello", "Orders", "Report", "Run", "StoreTerms", "WorkerDone"]
 
-WorkerDone = LoadDone | StoreDone | Staged
+
+class AuditDone(msgspec.Struct, frozen=True):
+    """How far the pool's block is from ours; None where it could not be read or compared."""
+
+    op: int
+    rank: int
+    error: float | None
+
+
+WorkerDone = LoadDone | StoreDone | Staged | AuditDone
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -58,6 +67,8 @@ class Orders(KVConnectorMetadata):
     loads: list[Run] = field(default_factory=list)
     stores: list[StoreTerms] = field(default_factory=list)
     cancels: list[int] = field(default_factory=list)
+    audits: list[Run] = field(default_factory=list)
+    """Single blocks of the pool to be compared with ours."""
     refusals: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
     """Requests that wait for a load that will not begin, and the blocks that it would have filled."""
 

@@ -15,147 +15,22 @@ from typing import Any
 import msgspec
 
 from ...cache.commands import (
-    Cancel,
-    Command,
-    Completion,
-    Drop,
     Free,
-    Load,
-    LoadDone,
-    Probe,
-    ProbeDone,
-    Staged,
-    Store,
-    StoreDone,
 )
 from ...clock import Clock
 from ...config import RequestFields
-from ...executors.threads import ThreadExecutor
+from ...serving.contract import Controls
 from ...store.tier import Kind
 from ..cacheside import Adapter, Compute, EngineLoad, LoadUpTo, Pass, Wait
 from ..ferry import Ferry
-from .orders import Orders, Report, Run, StoreTerms
+from .auditing import Audits
+from .ordering import BlockIds, OrderingExecutor, Tracked
+from .orders import AuditDone, Orders, Report
 from .spaces import EngineSpaces
 
-__all__ = ["OrderingExecutor", "SchedulerSide"]
+__all__ = ["SchedulerSide"]
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class BlockIds:
-    """Block memory on the scheduler's side: only its place in the engine's cache.
-
-    `groups[g][i]` is the engine's block for the prompt's block i; 0 where the group has none.
-    """
-
-    groups: tuple[tuple[int, ...], ...]
-
-    def views(self, start: int, stop: int) -> Sequence[memoryview]:
-        """There is nothing to see here: workers have the memory."""
-        raise NotImplementedError("the scheduler's side has no block memory")
-
-    def run(self, start: int, stop: int) -> tuple[tuple[int, ...], ...]:
-        """Of each group, the blocks of `[start, stop)`."""
-        return tuple(ids[start:stop] for ids in self.groups)
-
-
-@dataclass(slots=True)
-class Tracked:
-    """A request of the engine, as the cache has to know it."""
-
-    rid: str
-    hashes: Sequence[bytes]
-    prompt_tokens: int
-    fields: RequestFields
-    adapter: Adapter | None
-    arrived: float
-    digests: tuple[tuple[bytes, ...], ...] = ()
-    computed_tokens: int = 0
-    local_tokens: int = 0
-    """What the engine said that it holds when it asked last."""
-    chosen_tokens: int | None = None
-    """And when the load was chosen."""
-    loading: bool = False
-    ready: bool = False
-    """Its prompt has been computed, and offered for publication."""
-    ttft_seconds: float | None = None
-    held: dict[int, dict[int, Any]] = field(default_factory=dict)
-    """For groups that let go of blocks early: block number to the engine's block that is kept."""
-    sources: dict[int, int] = field(default_factory=dict)
-    """Tokens that loads bring, by tier."""
-
-
-class OrderingExecutor:
-    """Look-ups on threads here; loads and stores as orders for the workers."""
-
-    def __init__(self, lookups: ThreadExecutor, deliver: Callable[[Completion], None], ranks: int) -> None:
-        self._lookups = lookups
-        self._deliver = deliver
-        self._ranks = ranks
-        self.requests: dict[str, Tracked] = {}
-        self.loads: list[Run] = []
-        self.stores: list[StoreTerms] = []
-        self.cancels: list[int] = []
-
-    def submit(self, commands: Sequence[Command]) -> None:
-        """Start look-ups; queue the rest for the next step."""
-        here: list[Command] = []
-        for command in commands:
-            match command:
-                case Probe() | Drop():
-                    here.append(command)
-                case Cancel():
-                    here.append(command)
-                    self.cancels.append(command.op)
-                case Load():
-                    self.loads.append(self._run(command, command.dest, command.tier))
-                case Store():
-                    self.stores.append(
-                        StoreTerms(
-                            self._run(command, command.source, -1),
-                            command.lease_seconds,
-                            command.ttl_seconds,
-                            command.idle_seconds,
-                            tuple(command.worth_seconds),
-                            command.touched_only,
-                            command.keys_only,
-                        )
-                    )
-        if here:
-            self._lookups.submit(here)
-
-    def close(self) -> None:
-        """End the look-ups; the workers end by themselves."""
-        self._lookups.close()
-
-    def heard(self, done: Completion) -> None:
-        """A look-up has ended: it speaks for every rank."""
-        if isinstance(done, ProbeDone):
-            for rank in range(self._ranks):
-                self._deliver(msgspec.structs.replace(done, rank=rank))
-        else:
-            self._deliver(done)
-
-    def answer(self, done: Sequence[LoadDone | StoreDone | Staged]) -> None:
-        """What workers have answered."""
-        for completion in done:
-            self._deliver(completion)
-
-    def _run(self, command: Load | Store, memory: object, tier: int) -> Run:
-        request = self.requests[command.rid]
-        if not isinstance(memory, BlockIds):
-            raise TypeError("blocks are named by their place in the engine's cache")
-        return Run(
-            command.op,
-            command.rid,
-            command.start,
-            tuple(request.hashes[command.start : command.stop]),
-            request.digests,
-            memory.run(command.start, command.stop),
-            command.timeout_seconds,
-            tier,
-        )
 
 
 class SchedulerSide:
@@ -172,6 +47,7 @@ class SchedulerSide:
         loads: bool,
         windowed: Sequence[int],
         kinds: Sequence[Kind],
+        audits: Audits,
     ) -> None:
         self._ferry = ferry
         self._executor = executor
@@ -180,6 +56,7 @@ class SchedulerSide:
         self._size = block_tokens
         self._loads = loads
         self._kinds = tuple(kinds)
+        self._audits = audits
         self._windowed = tuple(windowed)
         """Groups that let go of blocks behind a window."""
         self._requests = executor.requests
@@ -224,6 +101,9 @@ class SchedulerSide:
         if tracked is None:
             return 0
         self.listen()
+        if tracked.loading:
+            # It has had its load: after a failed one, or a preemption, the engine computes what it lacks.
+            return 0
         if tracked.chosen_tokens is not None and tracked.chosen_tokens != local_tokens:
             # The engine's own blocks came or went since: what was chosen no longer fits what it holds.
             self._give_up(tracked)
@@ -288,14 +168,25 @@ class SchedulerSide:
         if output.num_scheduled_tokens:
             self._passes[self._step] = plan
         executor = self._executor
-        orders = Orders(self._step, executor.loads, executor.stores, executor.cancels, self._refusals)
-        executor.loads, executor.stores, executor.cancels, self._refusals = [], [], [], []
+        orders = Orders(
+            self._step,
+            executor.loads,
+            executor.stores,
+            executor.cancels,
+            self._audits.queued,
+            self._refusals,
+        )
+        executor.loads, executor.stores, executor.cancels = [], [], []
+        self._audits.queued, self._refusals = [], []
         return orders
 
     def reported(self, report: Report | None) -> None:
         """A step has been made, and what has ended on the workers."""
         if report is not None:
-            self._executor.answer(report.done)
+            self._executor.answer([done for done in report.done if not isinstance(done, AuditDone)])
+            for done in report.done:
+                if isinstance(done, AuditDone):
+                    self._audits.done(done, self._pool)
             plan = self._passes.pop(report.step, None)
             if plan is not None:
                 seconds = report.seconds or self._clock.now() - plan.at
@@ -307,7 +198,10 @@ class SchedulerSide:
         self.listen()
 
     def finished(self, request: Any, *, aborted: bool) -> dict[str, Any] | None:
-        """A request is over; its blocks are still there. Its decision record."""
+        """A request is over; its blocks are still there.
+
+        The kv_transfer_params of the request that shall decode elsewhere, where this was its prefill.
+        """
         tracked = self._requests.get(request.request_id)
         if tracked is None:
             return None
@@ -315,11 +209,24 @@ class SchedulerSide:
             # Its last step was its first: the report of that step comes after this.
             self._ready(tracked)
         self._release_held(tracked)
-        record = self._ferry.finish(tracked.rid, aborted, tracked.ttft_seconds)
+        given = self._ferry.publishable(tracked.rid) * self._size if tracked.ready else 0
+        self._ferry.finish(tracked.rid, aborted, tracked.ttft_seconds)
         # Orders for it may still be emitted until the account is settled; from here on none can be.
         del self._requests[tracked.rid]
         self.listen()
-        return record
+        if not tracked.fields.gives or aborted:
+            return None
+        return {"do_remote_prefill": True, "do_remote_decode": False, "kvferry": {"handoff_tokens": given}}
+
+    @property
+    def controls(self) -> Controls:
+        """The switches, for whoever may use them while the engine runs."""
+        return self._ferry
+
+    @property
+    def pending(self) -> bool:
+        """Whether orders wait for a step; publications of requests that are over want one too."""
+        return self._executor.waiting or bool(self._audits.queued)
 
     def sources(self, request: Any) -> dict[Kind, int]:
         """Tokens of its load by kind of tier."""
@@ -345,8 +252,13 @@ class SchedulerSide:
         """All metrics as text; asks the tiers, so not on the scheduler's thread."""
         return self._ferry.metrics()
 
+    def renew(self) -> bool:
+        """Leave all that was stored so far behind: from now on blocks have other names."""
+        self._spaces.renew()
+        return True
+
     def broke(self, cause: str) -> None:
-        """One of these calls raised: metrics go on, and blocks that may still be read are never given back."""
+        """One of these calls raised. Metrics go on; blocks that may still be read are never given back."""
         self._ferry.broke(cause)
         try:
             self._ferry.close()
@@ -396,6 +308,11 @@ class SchedulerSide:
             self._lent.setdefault(tracked.rid, []).extend(kept)
         elif kept:
             self._pool.free_blocks(reversed(kept))
+        found = self._ferry.passed_over(tracked.rid)
+        if found is not None and self._block_ids is not None:
+            ids_now = self._block_ids(tracked.rid)[0]
+            block = ids_now[found[1]] if found[1] < len(ids_now) else 0
+            self._audits.consider(tracked, found, block, self._pool)
         self._release_held(tracked)
 
     def _ids(self, tracked: Tracked, blocks: int) -> list[list[int]] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -61,6 +62,7 @@ class EngineSpaces:
         self._membership = membership
         self._pieces = pieces
         self._named: dict[tuple[str, Adapter | None], _Named] = {}
+        self._refused: dict[str, str] = {}
         self._members = {
             name: list(member_names(name, pieces_)) for name, pieces_ in self._namespaces.items()
         }
@@ -72,6 +74,8 @@ class EngineSpaces:
             why = f"data class {data_class!r} is not in shareable_data_classes"
             return Space(barred=Outcome.NOT_CACHEABLE, why=why)
         digest = named.first.namespace_digest
+        if data_class in self._refused:
+            return Space((), digest, Outcome.INCOMPATIBLE, f"numerics: {self._refused[data_class]}")
         if self._membership is not None:
             for name in self._members[data_class]:
                 member = self._membership.members[name]
@@ -89,10 +93,33 @@ class EngineSpaces:
         named = self._of(data_class, adapter)
         return named.digests if named is not None else ()
 
+    def refuse(self, data_class: str, why: str) -> None:
+        """The numbers do not agree, whatever the names say: this replica shares nothing of it any more."""
+        self._refused[data_class] = why
+
+    def renew(self) -> None:
+        """Name blocks anew. Whoever wants to share again after a change of weights starts again."""
+        self._namespaces = {
+            name: tuple(
+                tuple(
+                    msgspec.structs.replace(
+                        namespace, weights_revision=f"{namespace.weights_revision}+{secrets.token_hex(8)}"
+                    )
+                    for namespace in groups
+                )
+                for groups in pieces
+            )
+            for name, pieces in self._namespaces.items()
+        }
+        self._named.clear()
+        self._refused.clear()
+
     def standing(self) -> Mapping[str, Mapping[str, str]]:
         """How each namespace stands with the pool; see `Spaces`."""
         members = self._membership.members if self._membership is not None else {}
-        return {name: {"standing": m.standing.value, "why": m.why} for name, m in members.items()}
+        standing = {name: {"standing": m.standing.value, "why": m.why} for name, m in members.items()}
+        refused = {name: {"standing": "refused", "why": why} for name, why in self._refused.items()}
+        return standing | refused
 
     def close(self) -> None:
         """Stop joining."""

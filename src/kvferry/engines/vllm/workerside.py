@@ -22,7 +22,8 @@ from ...executors.shelf import Shelf
 from ...keys.pool import PoolKeys
 from ...outcomes import Outcome
 from ..assembly import thread_executor
-from .orders import Orders, Report, Run, StoreTerms, WorkerDone
+from .audit import AuditMemory
+from .orders import AuditDone, Orders, Report, Run, StoreTerms, WorkerDone
 from .pages import Pages
 from .pages_cuda import Marked
 from .staged import LoadMemory, Staging, StoreMemory
@@ -70,6 +71,7 @@ class WorkerSide:
         replica: str,
         rank: int,
         stores: bool,
+        kv_dtype: str,
         close_shelf: Callable[[], None],
     ) -> None:
         self._pages = pages
@@ -77,6 +79,7 @@ class WorkerSide:
         self._rank = rank
         self._stores = stores
         """Whether this rank publishes; another holds the same bytes where it does not."""
+        self._kv_dtype = kv_dtype
         self._clock = clock
         self._close_shelf = close_shelf
         self._executor = thread_executor(
@@ -93,6 +96,8 @@ class WorkerSide:
         self._parts: dict[int, tuple[int, int]] = {}
         """Part number to (operation, group): the executor sees parts."""
         self._ended: deque[WorkerDone] = deque()
+        self._audits: dict[int, tuple[int, AuditMemory]] = {}
+        """Part number to (operation, memory)."""
         self._results = Results()
         self._step = 0
         self._began = 0.0
@@ -117,6 +122,13 @@ class WorkerSide:
             self._try(run.op, False, lambda run=run: self._load(run, mark), run)  # type: ignore[misc]
         for terms in orders.stores:
             self._try(terms.run.op, True, lambda terms=terms: self._store(terms, mark), terms.run)  # type: ignore[misc]
+
+        for run in orders.audits:
+            try:
+                self._audit(run, mark)
+            except Exception:
+                log.exception("a block could not be compared")
+                self._ended.append(AuditDone(run.op, self._rank, None))
 
     def end_pass(self) -> None:
         """The forward pass of this step has been made."""
@@ -244,6 +256,19 @@ class WorkerSide:
             )
         self._executor.submit(commands)
 
+    def _audit(self, run: Run, mark: Marked | None) -> None:
+        """Compare one block of the first group; its others were computed by the same pass."""
+        memory = AuditMemory(self._pages, 0, run.block_ids[0][0], self._staging, self._kv_dtype, after=mark)
+        with self._lock:
+            self._last_part += 1
+            part = self._last_part
+            self._audits[part] = (run.op, memory)
+        keys = self._keys_of(run, 0).keys(run.hashes[:1])
+        digest = run.digests[self._rank][0]
+        self._executor.submit(
+            [Load(part, run.rid, run.tier, keys, 0, 1, memory, run.timeout_seconds, digest)]
+        )
+
     def _cancel(self, op: int) -> None:
         """Answer now: nothing reaches the pages any more, though a thread may still be reading."""
         operation = self._operations.get(op)
@@ -260,6 +285,11 @@ class WorkerSide:
 
     def _deliver(self, done: Completion) -> None:
         part = getattr(done, "op", 0)
+        with self._lock:
+            audit = self._audits.pop(part, None)
+        if audit is not None:
+            self._ended.append(AuditDone(audit[0], self._rank, audit[1].error))
+            return
         with self._lock:
             op, group = self._parts.pop(part, (0, 0))
             operation = self._operations.get(op)
