@@ -299,6 +299,10 @@ class Cache:
                 self._operations.emit(now, load, request)
                 at = stop
 
+    def decides(self, rid: str) -> bool:
+        """Whether the next `ask` may decide."""
+        return self._requests[rid].phase is KNOWN
+
     def publishable(self, rid: str) -> int:
         """How many leading blocks of a request `computed` might store; known once it has been probed."""
         request = self._requests[rid]

@@ -177,6 +177,11 @@ class Ferry:
             self._cache.begin(self._clock.now(), rid, end_block, memory)
             self._flush()
 
+    def decides(self, rid: str) -> bool:
+        """Whether the next `ask` weighs the facts, and does not only repeat what is settled or still open."""
+        with self._lock:
+            return self._cache.decides(rid)
+
     def give_up(self, rid: str) -> None:
         """There is no memory for the load that was chosen, or it does not fit any more."""
         with self._lock:

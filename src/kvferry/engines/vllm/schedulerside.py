@@ -32,6 +32,8 @@ __all__ = ["SchedulerSide"]
 
 log = logging.getLogger(__name__)
 
+_IDLE = EngineLoad(0, 0, 0, 1 << 40)
+
 
 class SchedulerSide:
     """One engine's requests in the shared cache."""
@@ -109,7 +111,9 @@ class SchedulerSide:
             self._give_up(tracked)
             return 0
         tracked.local_tokens = local_tokens
-        answer = self._ferry.ask(tracked.rid, local_tokens, self._load_of(tracked))
+        # The engine asks at every step: how busy it is has to be counted only where that decides.
+        load = self._load_of(tracked) if self._ferry.decides(tracked.rid) else _IDLE
+        answer = self._ferry.ask(tracked.rid, local_tokens, load)
         match answer:
             case Wait():
                 return None
