@@ -8,7 +8,19 @@ import pytest
 from kvferry.cli import main as frame
 from kvferry.errors import ConfigError, EngineError, KvferryError
 
-COMMANDS = ("size", "demo", "doctor", "why", "break-even", "replica", "store", "config")
+COMMANDS = (
+    "size",
+    "demo",
+    "doctor",
+    "trace",
+    "plan",
+    "why",
+    "break-even",
+    "report",
+    "replica",
+    "store",
+    "config",
+)
 
 
 def run(*words: str) -> int:

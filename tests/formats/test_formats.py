@@ -22,6 +22,11 @@ from kvferry.outcomes import CACHE_OUTCOMES, Outcome
 from kvferry.runs.decisions import DecisionRecord, decode_record, encode_record
 from kvferry.runs.directory import RunHeader
 from kvferry.store.frame import HEADER_BYTES, Codec, flaw_of, parse
+from kvferry.traces import open_trace
+from kvferry.traces.convert import write_own
+from kvferry.traces.gateway import GatewayRecord
+from kvferry.traces.own.records import Header, Line
+from kvferry.traces.vllm.record import EventLine
 
 TESTS = Path(__file__).parents[1]
 GOLDEN = TESTS / "golden"
@@ -155,12 +160,35 @@ def _first_cells(title: str) -> list[str]:
         ("outcome", [str(outcome) for outcome in Outcome]),
         ("decisions.jsonl", sorted(DecisionRecord.__struct_fields__)),
         ("profile.json", list(Profile.__struct_fields__)),
-        ("per-request fields", list(RequestFields.__struct_fields__)),
+        # `gives` is vLLM's do_remote_decode, which stands beside the object.
+        ("per-request fields", [name for name in RequestFields.__struct_fields__ if name != "gives"]),
+        ("gateway log", list(GatewayRecord.__struct_encode_fields__)),
     ],
 )
 def test_the_page_lists_every_name_and_no_other(title: str, names: list[str]) -> None:
     listed = _first_cells(title)
     assert (sorted(listed) if title == "decisions.jsonl" else listed) == names
+
+
+@pytest.mark.parametrize(
+    ("title", "kinds"), [("trace", (Header, Line)), ("recorded KV events", (EventLine,))]
+)
+def test_the_page_lists_every_field_of_a_line(title: str, kinds: tuple[type[msgspec.Struct], ...]) -> None:
+    fields = [name for kind in kinds for name in kind.__struct_encode_fields__]
+    assert sorted(_first_cells(title)) == sorted(fields)
+
+
+@pytest.mark.parametrize("name", ["trace.jsonl", "gateway.jsonl", "vllm-events.jsonl"])
+def test_a_golden_trace_reads_without_a_bad_row(name: str) -> None:
+    trace = open_trace(GOLDEN / name, strict=True)
+    assert sum(len(chunk) for chunk in trace.chunks()) > 0
+
+
+def test_a_golden_trace_is_written_back_as_it_is(tmp_path: Path) -> None:
+    """All but the format it came from."""
+    write_own(open_trace(GOLDEN / "trace.jsonl"), tmp_path / "again.jsonl")
+    lines = (tmp_path / "again.jsonl").read_bytes().splitlines()
+    assert lines[1:] == (GOLDEN / "trace.jsonl").read_bytes().splitlines()[1:]
 
 
 def test_the_page_names_what_a_live_cache_does_not_book() -> None:

@@ -9,6 +9,7 @@ by vLLM and is not written here.
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,11 @@ from kvferry.runs.decisions import SCHEMA_VERSION, Actual, DecisionRecord, LoadR
 from kvferry.runs.directory import RunHeader, Setting
 from kvferry.runs.machine import Machine
 from kvferry.store.frame import HEADER_BYTES, encode_into
+from kvferry.traces import Request, from_requests
+from kvferry.traces.convert import write_own
+from kvferry.traces.gateway import GATEWAY_VERSION, GatewayRecord
+from kvferry.traces.own.records import Header, Line
+from kvferry.traces.vllm.record import EventLine, EventRecorder
 
 GOLDEN = Path(__file__).parent
 DOCS = GOLDEN.parents[1] / "docs"
@@ -319,6 +325,64 @@ def run() -> bytes:
     return _document(header)
 
 
+def trace() -> bytes:
+    """Three requests of a keyed trace: a first one, one that shares its beginning, one with nothing of it."""
+    first, second, tail, other = (bytes([number]) * 16 for number in (1, 2, 3, 4))
+    made = from_requests(
+        [
+            Request(0.0, 40, 8, (first, second), 32, {"class": "chat", "model": "smollm2-135m"}),
+            Request(1.5, 48, 3, (first, second, tail), fields={"class": "chat"}),
+            Request(2.25, 16, blocks=(other,)),
+        ],
+        block_tokens=16,
+    )
+    made.naming = "keyed"
+    return _written(lambda path: write_own(made, path))
+
+
+def gateway() -> bytes:
+    """One request as the gateway forwards it."""
+    digest = NAMESPACE.digest()
+    record = GatewayRecord(
+        version=GATEWAY_VERSION,
+        arrival=1700000000.25,
+        request_id="req-1",
+        prompt_tokens=100,
+        block_tokens=32,
+        keys=[record_key(pool_key(DEFAULT_SECRET, digest, block)) for block in block_hashes(PROMPT, 32)],
+        completion_tokens=8,
+        model="smollm2-135m",
+        class_="chat",
+        tenant_class="default",
+        session="s-1",
+        replica="b",
+        boundary_tokens=64,
+    )
+    return msgspec.json.encode(record) + b"\n"
+
+
+def vllm_events() -> bytes:
+    """Two messages of an engine: a prompt of two blocks and its growth, then an eviction of the growth."""
+    stored = {
+        "type": "BlockStored",
+        "block_hashes": [11, 12],
+        "parent_block_hash": None,
+        "token_ids": PROMPT[:32],
+        "block_size": 16,
+        "medium": "GPU",
+        "session_id": "s-1",
+    }
+    grown = {**stored, "block_hashes": [13], "parent_block_hash": 12, "token_ids": PROMPT[32:48]}
+    removed = {"type": "BlockRemoved", "block_hashes": [13], "medium": "GPU"}
+
+    def write(path: Path) -> None:
+        with EventRecorder(path, bytes(range(32))) as recorder:
+            recorder.message(0, msgspec.msgpack.encode([1700000000.25, [stored, grown], 0]))
+            recorder.message(1, msgspec.msgpack.encode([1700000001.5, [removed], 1]))
+
+    return _written(write)
+
+
 def formats_page() -> bytes:
     """docs/formats.md with its table of settings written anew."""
     text = (DOCS / "formats.md").read_text()
@@ -335,6 +399,14 @@ def settings_table() -> str:
             values = ", ".join(field.choices) or field.kind
             rows.append(f"| `{path}` | {values} | `{show_value(field, field.default)}` | {field.doc} |")
     return "\n".join(["| setting | value | default | what |", "|---|---|---|---|", *rows])
+
+
+def _written(write: Callable[[Path], object]) -> bytes:
+    """What `write` puts into a new file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "made"
+        write(path)
+        return path.read_bytes()
 
 
 def _schema(kind: Any) -> Callable[[], bytes]:
@@ -365,12 +437,19 @@ FILES: dict[Path, Callable[[], bytes]] = {
     GOLDEN / "decisions.jsonl": decisions,
     GOLDEN / "profile.json": profile,
     GOLDEN / "run.json": run,
+    GOLDEN / "trace.jsonl": trace,
+    GOLDEN / "gateway.jsonl": gateway,
+    GOLDEN / "vllm-events.jsonl": vllm_events,
     DOCS / "formats.md": formats_page,
     DOCS / "schemas" / "namespace.json": _schema(Namespace),
     DOCS / "schemas" / "manifest.json": _schema(Manifest),
     DOCS / "schemas" / "decision.json": _schema(DecisionRecord),
     DOCS / "schemas" / "profile.json": _schema(Profile),
     DOCS / "schemas" / "run.json": _schema(RunHeader),
+    DOCS / "schemas" / "trace-header.json": _schema(Header),
+    DOCS / "schemas" / "trace-request.json": _schema(Line),
+    DOCS / "schemas" / "gateway.json": _schema(GatewayRecord),
+    DOCS / "schemas" / "vllm-event.json": _schema(EventLine),
 }
 """Every golden file and every schema, with what makes it."""
 

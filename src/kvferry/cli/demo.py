@@ -8,20 +8,20 @@ import sys
 from collections.abc import Coroutine
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Literal, TypeVar
 
 import msgspec
 from cyclopts import App
 
 from ..config import cache_dir, load
+from ..errors import UsageError
 from ..runs.directory import RunDirectory
 from .output import Json, write_json
 from .teller import Teller
 
-if TYPE_CHECKING:
-    from ..runs.demo_summary import DemoSummary
-
 __all__ = ["app"]
+
+T = TypeVar("T")
 
 app = App(name="demo", help="Two replicas share a real KV cache, and only when it pays.")
 
@@ -29,6 +29,7 @@ app = App(name="demo", help="Two replicas share a real KV cache, and only when i
 @app.default
 def demo(
     *,
+    engine: Literal["transformers", "vllm"] = "transformers",
     model: str = "smollm2-135m-instruct",
     pool: str | None = None,
     run_dir: Path | None = None,
@@ -42,6 +43,8 @@ def demo(
 
     Parameters
     ----------
+    engine
+        What serves: our replicas over transformers, or two vLLM servers with kvferry as their connector.
     model
         A packaged model, a folder saved by transformers, or a hub id. Full attention in every layer.
     pool
@@ -55,6 +58,11 @@ def demo(
     json
         Print summary.json to standard output at the end, and everything else to standard error.
     """
+    folder = run_dir or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
+    if engine == "vllm":
+        if pool is not None:
+            raise UsageError("--pool: the demo with vLLM kills its pool, and takes a Valkey of its own")
+        return _demo_vllm(model, folder, seed=seed, quick=quick, json=json)
     from ..measure.demo.plan import FULL, QUICK
     from ..measure.demo.run import SETTINGS, run_demo
     from ..report.demo import render
@@ -64,7 +72,6 @@ def demo(
         overrides.append(f"pool={pool}")
     loaded = load(overrides=overrides)
     plan = QUICK if quick else FULL
-    folder = run_dir or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
     out = sys.stderr if json else sys.stdout
     with RunDirectory.create(
         folder,
@@ -96,10 +103,42 @@ def demo(
     return 0 if all(summary.checks.values()) else 1
 
 
-def _run(demo: Coroutine[Any, Any, DemoSummary]) -> DemoSummary:
+def _demo_vllm(model: str, folder: Path, *, seed: int, quick: bool, json: bool) -> int:
+    from ..measure.vllm.plan import FULL, QUICK
+    from ..measure.vllm.run import SETTINGS, run_vllm_demo
+    from .demo_vllm import render
+
+    loaded = load(json=SETTINGS)
+    plan = QUICK if quick else FULL
+    out = sys.stderr if json else sys.stdout
+    with RunDirectory.create(
+        folder,
+        command=["kvferry", *sys.argv[1:]],
+        config=loaded.config,
+        origins=loaded.origins,
+        seed=seed,
+        equal={"engine": "vllm", "model": model, "dtype": "float32", "threads": 1, "plan": plan.name},
+    ) as run:
+        with Teller(out, plan.requests) as teller:
+            summary = _run(
+                run_vllm_demo(
+                    plan=plan, model=model, run=run, seed=seed, cache_dir=cache_dir(), narrator=teller
+                )
+            )
+        run.write_summary(msgspec.to_builtins(summary))
+    print(f"\n{'=' * 100}", file=out)
+    for line in render(summary):
+        print(line, file=out)
+    print(f"\nThe run is in {folder}: try  kvferry why {folder} {teller.interesting}", file=out)
+    if json:
+        write_json(summary)
+    return 0 if all(summary.checks.values()) else 1
+
+
+def _run(demo: Coroutine[object, object, T]) -> T:
     """Run to the end; a request to terminate ends the demo's processes first, as an interrupt does."""
 
-    async def main() -> DemoSummary:
+    async def main() -> T:
         task = asyncio.ensure_future(demo)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         return await task

@@ -38,10 +38,13 @@ _COMMANDS = (
     ("size", _FIRST, "What a model's KV cache weighs, and what that means."),
     ("demo", _FIRST, "Two replicas share a real KV cache, and only when it pays: five minutes on two cores."),
     ("doctor", _FIRST, "What is installed, what is missing, and whether the pool answers."),
+    ("trace", _FIRST, "What requests were, and what they say: analyze, lint, record, convert, synthesize."),
+    ("plan", _FIRST, "Local cache, routing or a pool: the verdict from a trace, a model and a profile."),
     ("why", _MEASURE, "One request's story: decision, counterfactual, legs, cause."),
     ("break-even", _MEASURE, "The bandwidth above which loading beats recompute."),
+    ("report", _MEASURE, "A run as one page for a browser, which needs no network."),
     ("replica", _OPERATE, "Serve a model over the OpenAI HTTP API, with kvferry beside it."),
-    ("store", _OPERATE, "What a pool holds: stat, ls, verify, purge."),
+    ("store", _OPERATE, "What a pool holds: stat, ls, verify, purge, sweep."),
     ("config", _OPERATE, "The settings, each with its origin."),
 )
 for _name, _group, _help in _COMMANDS:

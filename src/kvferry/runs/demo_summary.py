@@ -1,4 +1,7 @@
-"""summary.json of a demo run: what its figures are called."""
+"""summary.json of a demo run: what its figures are called, and which requests count in which.
+
+Owns the demo's stages as far as a reader of its records has to know them.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,25 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["ARMS", "Arm", "DemoSummary", "Policy"]
+__all__ = ["ARMS", "LINK", "Arm", "DemoSummary", "Policy", "is_free_choice"]
 
 ARMS = ("cold", "local_hit", "pool_hit", "declined", "fallback")
 """Ways in which a prompt became ready; never mixed."""
+
+LINK = "link"
+"""The stage of short requests that only measure a link; they need one token of answer."""
+
+_FORCED = (LINK, "policy always", "policy never")
+_REAL_LINK = ("pool", "return")
+
+
+def is_free_choice(path: str, stage: str) -> bool:
+    """Whether a request of this path, asked in this stage of a demo, counts in the path's distribution.
+
+    Short loads measure the link, and throttled hits or forced policies are no free choice of the rule on the
+    real link: they have tables of their own.
+    """
+    return stage not in _FORCED and (path != "pool_hit" or stage in _REAL_LINK)
 
 
 class Arm(msgspec.Struct, frozen=True):

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...runs.demo_summary import LINK
 from .replicas import Replica
-from .stage import LINK, Stage
+from .stage import Stage
 from .workload import Prefix, Question
 
 __all__ = ["fill", "read_from_pool"]

@@ -8,16 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ...runs.demo_summary import LINK
 from ...runs.directory import RunDirectory
 from .plan import Plan
 from .pools import DemoPool
 from .replicas import Asked, Replica
 from .workload import Prefix, Question
 
-__all__ = ["LINK", "Narrator", "Stage"]
-
-LINK = "link"
-"""The arm of short requests that only measure a link; they need one token of answer."""
+__all__ = ["Narrator", "Stage"]
 
 
 class Narrator(Protocol):

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...gate.facts import Reason
+from ...planner.verdict import demo_sentence
 from ...runs.decisions import DecisionRecord
-from ...runs.demo_summary import ARMS, Arm, DemoSummary, Policy
+from ...runs.demo_summary import ARMS, Arm, DemoSummary, Policy, is_free_choice
+from ...runs.distribution import quantile, worst
 from .losing import Loss
 from .policies import POLICIES, Comparison
 from .replicas import Asked
-from .stage import LINK
 from .turning import Turn
 
-__all__ = ["quantile", "summarise"]
-
-_ENOUGH = 20
-
-
-def quantile(values: Sequence[float], q: float) -> float | None:
-    """The smallest value that a share `q` of the values does not exceed; None of nothing."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(q * len(ordered)) - 1)]
+__all__ = ["summarise"]
 
 
 def summarise(
@@ -113,23 +103,14 @@ def _arms(asked: Sequence[Asked]) -> dict[str, Arm]:
     values: dict[str, list[float]] = {name: [] for name in ARMS}
     for a in asked:
         path = a.record.path
-        # Short loads measure the link, and throttled hits or forced policies are no free choice of the
-        # rule on the real link: they have tables of their own.
-        if a.arm == LINK or a.arm in ("policy always", "policy never"):
-            continue
-        if path == "pool_hit" and a.arm not in ("pool", "return"):
-            continue
-        if path in values:
+        if path in values and is_free_choice(path, a.arm):
             values[path].append(a.ttft_seconds)
-    return {
-        name: Arm(
-            n=len(found),
-            p50_seconds=quantile(found, 0.5),
-            p95_seconds=quantile(found, 0.95) if len(found) >= _ENOUGH else max(found, default=None),
-            p95_is_max=len(found) < _ENOUGH,
-        )
-        for name, found in values.items()
-    }
+    return {name: _arm(found) for name, found in values.items()}
+
+
+def _arm(values: Sequence[float]) -> Arm:
+    high, is_max = worst(values)
+    return Arm(n=len(values), p50_seconds=quantile(values, 0.5), p95_seconds=high, p95_is_max=is_max)
 
 
 def _differing(asked: Sequence[Asked]) -> Iterable[str]:
@@ -217,10 +198,7 @@ def _sentences(
         found,
         f"It would have cost on a link slower than about {slow:.1f} MB/s: at bandwidths drawn around that, "
         f"always loading took {always:.0f} s, never loading {never:.0f} s, and the gate {gate:.0f} s.",
-        (
-            f"Share these prefixes over any link clearly faster than {slow:.1f} MB/s, leave the gate on, "
-            "and below that give each replica enough local cache instead."
-        ),
+        demo_sentence(turn.predicted),
     )
 
 

@@ -1,0 +1,8 @@
+"""Lets the tests of this folder share `planting`, which is no test and no part of the package."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,25 @@
+"""Which requests of a demo count in a path's distribution."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvferry.runs.demo_summary import LINK, is_free_choice
+
+
+@pytest.mark.parametrize(
+    ("path", "stage", "counts"),
+    [
+        ("cold", "pool", True),
+        ("cold", LINK, False),
+        ("pool_hit", "pool", True),
+        ("pool_hit", "return", True),
+        ("pool_hit", "turn", False),
+        ("declined", "turn", True),
+        ("declined", "policy rule", True),
+        ("cold", "policy never", False),
+        ("pool_hit", "policy always", False),
+    ],
+)
+def test_forced_and_throttled_requests_stand_apart(path: str, stage: str, counts: bool) -> None:
+    assert is_free_choice(path, stage) is counts
