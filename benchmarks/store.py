@@ -258,13 +258,24 @@ def served(bench: Bench) -> None:
             for buffer, value in zip(into, replies, strict=True):
                 buffer[:] = value[HEADER_BYTES:]
 
-        bench.compare(
-            ("valkey_get", getter(tier, into)),
-            [
-                ("raw_socket_get", "valkey_get_vs_raw", lambda: raw.get(into)),
-                ("valkey_py_get", "valkey_get_vs_client", library_get),
-            ],
-        )
+        others = [
+            ("raw_socket_get", "valkey_get_vs_raw", lambda: raw.get(into)),
+            ("valkey_py_get", "valkey_get_vs_client", library_get),
+        ]
+        theirs = lmcache_client(server.port)
+        if theirs is not None:
+            plain = [f"lmcache-{n}" for n in range(BLOCKS)]
+            theirs.batch_set_sync(plain, values)
+            others.append(
+                (
+                    "lmcache_resp_get",
+                    "valkey_get_vs_lmcache_resp",
+                    lambda: void(theirs.batch_get_sync(plain, into)),
+                )
+            )
+        bench.compare(("valkey_get", getter(tier, into)), others)
+        if theirs is not None:
+            theirs.close()
         header = bytes(HEADER_BYTES)
 
         def library_put() -> None:
@@ -284,6 +295,17 @@ def served(bench: Bench) -> None:
         many = [key_of(n) for n in range(1000)]
         bench.time("valkey_find_91", lambda: void(tier.find(KEYS, SECONDS)))
         bench.time("valkey_find_1000", lambda: void(tier.find(many, SECONDS)))
+
+
+def lmcache_client(port: int) -> Any:
+    """LMCache's native client for such a server, with two workers as its documentation has it; else None."""
+    try:
+        from lmcache.v1.storage_backend.native_clients.resp_client import RESPClient
+
+        return RESPClient("127.0.0.1", port, 2)
+    except (ImportError, RuntimeError) as error:
+        print(f"lmcache: left out, {error}", file=sys.stderr)
+        return None
 
 
 def void(answer: object) -> None:

@@ -15,6 +15,7 @@ line and says what to write instead.
     |   |-- TierUnavailable       refused, reset, gone, read-only, in back-off
     |   `-- TierFull              no room, and nothing may be evicted
     `-- EngineError               an engine or a replica process failed
+        `-- HandoffFailed         (handoff/wire/failed.py) a hand-off ended early; booked under its cause
 """
 
 from __future__ import annotations

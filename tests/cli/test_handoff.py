@@ -17,9 +17,12 @@ pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch"
     ("words", "told"),
     [
         (["send", "--to", "tcp://127.0.0.1:1", "--file", "/nowhere/prompt"], "--file /nowhere/prompt"),
-        (["send", "--to", "tcp://h:1", "--file", "-", "--codec", "int3"], "raw, fp16, bf16, fp8, int8, int4"),
-        (["send", "--to", "tcp://h:1", "--file", "-", "--deadline", "soon"], "--deadline"),
-        (["send", "--to", "tcp://h:1", "--file", "-", "--limit", "5"], "--limit"),
+        (
+            ["send", "--to", "tcp://h:1", "--file", __file__, "--codec", "int3"],
+            "raw, fp16, bf16, fp8, int8, int4",
+        ),
+        (["send", "--to", "tcp://h:1", "--file", __file__, "--deadline", "soon"], "--deadline"),
+        (["send", "--to", "tcp://h:1", "--file", __file__, "--limit", "5"], "--limit"),
         (["receive", "--count", "0"], "--count 0"),
         (["receive", "--answer-tokens", "0"], "--answer-tokens 0"),
         (["receive", "--grace", "5"], "--grace"),

@@ -18,6 +18,7 @@ COMMANDS = (
     "break-even",
     "report",
     "replica",
+    "handoff",
     "store",
     "config",
 )

@@ -9,7 +9,9 @@ from kvferry.config import RequestFields, parse_request_fields
 from kvferry.errors import ConfigError
 
 
-@pytest.mark.parametrize("params", [None, {}, {"kvferry": None}, {"kvferry": {}}, {"do_remote_decode": False}])
+@pytest.mark.parametrize(
+    "params", [None, {}, {"kvferry": None}, {"kvferry": {}}, {"do_remote_decode": False}]
+)
 def test_a_request_may_say_nothing(params: dict[str, Any] | None) -> None:
     assert parse_request_fields(params) == RequestFields()
 

@@ -18,6 +18,8 @@ from .pages import ROOT, Block, pages
 
 NOT_RUN = {
     "kvferry demo": "minutes: tests/e2e runs it",
+    "kvferry doctor --vllm": "reads a file of the reader's: tests/cli runs it",
+    "kvferry handoff": "needs two processes and a model: tests/measure/handoff runs it",
     "kvferry replica": "serves until it is stopped: tests/e2e and tests/examples run it",
     "kvferry size --measure": "needs a model from the network: tests/measure runs its parts",
     "kvferry size google": "needs a model from the hub",

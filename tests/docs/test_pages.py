@@ -79,7 +79,7 @@ def test_routes_named_exist(page: Page) -> None:
 def test_pools_named_exist(page: Page) -> None:
     # The dollar keeps regular expressions in code out.
     named = set(re.findall(r"\b([a-z0-9]+)://(?!\S*\$)", page.text))
-    assert named <= {*SCHEMES, "http", "https", "tcp"}
+    assert named <= {*SCHEMES, "http", "https", "shm", "tcp"}
 
 
 def test_the_tree_names_every_room() -> None:

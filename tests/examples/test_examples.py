@@ -13,7 +13,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 TRIED_HERE = {"break_even", "gate_decides", "replay_decisions", "two_replicas"}
-TRIED_ELSEWHERE = {"plugin_tier": "tests/testing/test_tiers.py runs the suite over it"}
+TRIED_ELSEWHERE = {
+    "exercise_13_1": "tests/examples/test_exercises_13.py",
+    "exercise_13_2": "tests/examples/test_exercises_13.py",
+    "plugin_tier": "tests/testing/test_tiers.py runs the suite over it",
+}
 
 needs_an_engine = pytest.mark.skipif(
     not all(map(find_spec, ("torch", "transformers", "starlette", "uvicorn", "aiohttp"))),

@@ -56,6 +56,8 @@ __all__ = ["Cache"]
 _WAIT, _COMPUTE = Wait(), Compute()
 _NEVER = float("inf")
 _FAILED = int(Status.FAILED)
+_PROBE_SHARE = 0.05
+"""Of the predicted prefill, what a look-up may take where that is more than its own limit."""
 _ASK_AGAIN_SECONDS = 0.005
 """Between two look-ups for blocks that are being handed over."""
 _ON, _OFF = Arm.ON, Arm.OFF
@@ -424,10 +426,10 @@ class Cache:
         """Let deadlines pass. Cheap when none has; call it at every step, and at `next_deadline`."""
         if now >= self._operations.due_at:
             for op, operation in self._operations.overdue(now):
-                if operation.cancelled:
-                    self._abandon(op, operation)
-                else:
+                if not operation.cancelled:
                     self._overdue(now, op, operation)
+                elif now >= operation.abandon_at:  # not cancelled just now, with its request's other load
+                    self._abandon(op, operation)
             self._operations.reckon()
         if now >= self._due_at:
             for request in list(self._requests.values()):
@@ -613,6 +615,10 @@ class Cache:
 
     def _probe(self, now: float, request: Request) -> None:
         timeout = self.settings.probe_seconds
+        if self.estimates.prefill.n:
+            # A look-up that is late costs a whole prefill: for a long prompt it is worth waiting for.
+            prefill = self.estimates.prefill.seconds(request.tokens, 0, request.tokens)
+            timeout = max(timeout, min(_PROBE_SHARE * prefill, self.settings.load_seconds))
         if request.deadline is not None:
             timeout = max(0.0, min(timeout, request.deadline - now))
         probe = Probe(

@@ -44,6 +44,7 @@ _COMMANDS = (
     ("break-even", _MEASURE, "The bandwidth above which loading beats recompute."),
     ("report", _MEASURE, "A run as one page for a browser, which needs no network."),
     ("replica", _OPERATE, "Serve a model over the OpenAI HTTP API, with kvferry beside it."),
+    ("handoff", _OPERATE, "A finished prefill goes to another node, and to another model."),
     ("store", _OPERATE, "What a pool holds: stat, ls, verify, purge, sweep."),
     ("config", _OPERATE, "The settings, each with its origin."),
 )

@@ -42,7 +42,7 @@ from ..telemetry.tiers import record_tiers, record_tiers_gone
 from ..telemetry.traces import Traces
 from .cacheside import Answer, CacheRequest, Compute, EngineLoad, LoadUpTo, Pass, Step, Wait
 from .records import record_of
-from .spaces import Spaces
+from .spaces import Space, Spaces
 
 __all__ = ["Executor", "Ferry"]
 
@@ -123,10 +123,14 @@ class Ferry:
     def on_wake(self, wake: Callable[[], None]) -> None:
         self._wake = wake
 
-    def arrive(self, request: CacheRequest) -> None:
+    def arrive(self, request: CacheRequest, *, barred: str = "") -> None:
+        """See `CacheSide`; `barred` is why the engine does not let this request use the cache."""
         fields = request.fields
         data_class = fields.data_class or self._config.data_class
-        space = self._spaces.of(data_class, request.adapter, request.hashes)
+        if barred:
+            space = Space(barred=Outcome.NOT_CACHEABLE, why=barred)
+        else:
+            space = self._spaces.of(data_class, request.adapter, request.hashes)
         with self._lock:
             now, wall = self._clock.now(), self._clock.wall()
             self._seen[request.rid] = _Seen(request, data_class, wall)

@@ -60,7 +60,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Data class of the request; never the tenant."""
     mode: str
     path: str
-    """How the prompt became ready: cold, local_hit, host_hit, disk_hit, pool_hit, declined, fallback."""
+    """How the prompt became ready: cold, a hit (local, host, disk or pool), handoff, declined, fallback."""
     prompt_tokens: int
     block_tokens: int
     bytes_per_token: int

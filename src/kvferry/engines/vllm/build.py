@@ -45,6 +45,7 @@ from .audit import tolerance_of
 from .auditing import Audits
 from .checks import Finding, Role, check_engine, check_transfer, read_extra
 from .identity import engine_of, kv_dtype_of, namespaces
+from .mirror import HostChanges, MirroredTier
 from .ordering import OrderingExecutor
 from .orders import GroupShape, Hello
 from .pages import Pages
@@ -113,10 +114,6 @@ def read_terms(vllm_config: Any, kv_cache_config: Any) -> Terms:
     findings += _unmapped(groups, size, config, transfer.kv_connector_extra_config)
     ranks = int(parallel.world_size)
     one_process = ranks == 1 and parallel.distributed_executor_backend in (None, "uni")
-    if config.host_memory and not one_process:
-        what = "host_memory serves one worker in the scheduler's process, and is left out with several"
-        findings.append(Finding(what, 'write a disk tier: "disk": "files:///dev/shm/kvferry"', False))
-        config = msgspec.structs.replace(config, host_memory=0)
     alike = int(getattr(kv_cache_config, "kv_tp_replicas", 1) or 1)
     return Terms(
         config=config,
@@ -147,9 +144,15 @@ def say_hello(terms: Terms, vllm_config: Any, pages: Pages) -> Hello:
 def build_worker_side(terms: Terms, rank: int, pages: Pages) -> tuple[WorkerSide, Metrics]:
     """This rank's half, and the metrics of its process; opens its tiers."""
     clock = MonotonicClock()
-    fittings = take_fittings(terms.engine_id, lambda: Fittings(terms.config, clock))
+    config = terms.config
+    changes = HostChanges() if config.host_memory and not terms.one_process else None
+    if changes is not None:
+        # The setting is the replica's: its workers share it.
+        config = msgspec.structs.replace(config, host_memory=config.host_memory // terms.ranks)
+    fittings = take_fittings(terms.engine_id, lambda: Fittings(config, clock, changes=changes))
     worker = WorkerSide(
-        config=terms.config,
+        config=config,
+        changes=changes,
         shelf=fittings.shelf,
         secret=secret_of(terms.config.tenant, resolve_secret(terms.config)),
         pages=pages,
@@ -176,7 +179,9 @@ def build_scheduler_side(terms: Terms, vllm_config: Any, hellos: Sequence[Hello]
     classes = dict.fromkeys((config.data_class, *config.shareable_data_classes))
     spaces_of = {name: namespaces(engine, config, name, shapes, terms.replicas) for name in classes}
     secret = secret_of(config.tenant, resolve_secret(config))
-    fittings = take_fittings(terms.engine_id, lambda: Fittings(terms.config, clock))
+    mirror = MirroredTier() if config.host_memory and not terms.one_process else None
+    own = config if mirror is None else msgspec.structs.replace(config, host_memory=0)
+    fittings = take_fittings(terms.engine_id, lambda: Fittings(own, clock, mirror=mirror))
     shelf = fittings.shelf
     block_bytes = sum(
         shape.block_bytes
@@ -217,8 +222,8 @@ def build_scheduler_side(terms: Terms, vllm_config: Any, hellos: Sequence[Hello]
             timeout_seconds=max(1.0, config.timeouts.connect),
         )
         fittings.membership = membership
-        own = {namespace.digest() for namespace in members.values()}
-        aliens = Aliens(secret, partial(_others, membership, own), clock.now)
+        ours = {namespace.digest() for namespace in members.values()}
+        aliens = Aliens(secret, partial(_others, membership, ours), clock.now)
     pieces = PieceKeys()
     spaces = EngineSpaces(spaces_of, config.data_class, secret, membership, pieces)
     looked = [PiecedTier(tier, pieces) for tier in shelf.tiers]
@@ -266,6 +271,7 @@ def build_scheduler_side(terms: Terms, vllm_config: Any, hellos: Sequence[Hello]
         loads=terms.role.loads,
         windowed=terms.windowed,
         kinds=shelf.kinds,
+        mirror=mirror,
         audits=Audits(spaces, tolerance_of(terms.kv_dtype), terms.ranks),
     )
 

@@ -227,6 +227,8 @@ class FerryConnector(KVConnectorBase_V1, SupportsHMA):
         """A request is over. Blocks that are being published are kept without holding up the request."""
         aborted = request.status in (RequestStatus.FINISHED_ABORTED, RequestStatus.FINISHED_ERROR)
         params = self._with_scheduler(lambda scheduler: scheduler.finished(request, aborted=aborted), None)
+        if self._feed is not None:
+            self._feed.poke()
         return False, params
 
     def shutdown(self) -> None:
@@ -242,7 +244,8 @@ class FerryConnector(KVConnectorBase_V1, SupportsHMA):
 
     def has_pending_push_work(self) -> bool:
         """Whether the engine has to make a step though no request is left: orders travel with steps."""
-        return self._with_scheduler(lambda scheduler: scheduler.pending, False)
+        owes = self._feed is not None and self._feed.owes
+        return self._with_scheduler(lambda scheduler: scheduler.pending, False) or owes
 
     def reset_cache(self) -> bool | None:
         """The engine's KV is void, its weights may have changed: nothing stored before may be read again."""

@@ -16,6 +16,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from ...cache.commands import LoadDone, Staged, StoreDone
+from .mirror import Changes
 
 __all__ = ["AuditDone", "GroupShape", "Hello", "Orders", "Report", "Run", "StoreTerms", "WorkerDone"]
 
@@ -80,12 +81,19 @@ class Report(KVConnectorWorkerMetadata):
     step: int
     seconds: float
     done: list[WorkerDone] = field(default_factory=list)
+    host: list[Changes] = field(default_factory=list)
+    """What has changed in each worker's host memory, where the scheduler cannot look into it."""
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> Report:
         """The slowest rank's time; everybody's answers."""
         if not isinstance(other, Report):
             raise TypeError(f"a report of kvferry's workers cannot be joined with {type(other).__name__}")
-        return Report(max(self.step, other.step), max(self.seconds, other.seconds), [*self.done, *other.done])
+        return Report(
+            max(self.step, other.step),
+            max(self.seconds, other.seconds),
+            [*self.done, *other.done],
+            [*self.host, *other.host],
+        )
 
 
 class GroupShape(msgspec.Struct, frozen=True):

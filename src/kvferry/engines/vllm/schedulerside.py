@@ -24,6 +24,7 @@ from ...store.tier import Kind
 from ..cacheside import Adapter, Compute, EngineLoad, LoadUpTo, Pass, Wait
 from ..ferry import Ferry
 from .auditing import Audits
+from .mirror import MirroredTier
 from .ordering import BlockIds, OrderingExecutor, Tracked
 from .orders import AuditDone, Orders, Report
 from .spaces import EngineSpaces
@@ -32,6 +33,8 @@ __all__ = ["SchedulerSide"]
 
 log = logging.getLogger(__name__)
 
+_LINGER_SECONDS = 5.0
+"""How long an engine without requests goes on to hear of publications."""
 _IDLE = EngineLoad(0, 0, 0, 1 << 40)
 
 
@@ -50,6 +53,7 @@ class SchedulerSide:
         windowed: Sequence[int],
         kinds: Sequence[Kind],
         audits: Audits,
+        mirror: MirroredTier | None,
     ) -> None:
         self._ferry = ferry
         self._executor = executor
@@ -59,6 +63,7 @@ class SchedulerSide:
         self._loads = loads
         self._kinds = tuple(kinds)
         self._audits = audits
+        self._mirror = mirror
         self._windowed = tuple(windowed)
         """Groups that let go of blocks behind a window."""
         self._requests = executor.requests
@@ -66,6 +71,7 @@ class SchedulerSide:
         self._refusals: list[tuple[str, tuple[int, ...]]] = []
         self._passes: dict[int, _Planned] = {}
         self._step = 0
+        self._lively_until = 0.0
         self._pool: Any = None
         self._block_ids: Callable[[str], tuple[list[int], ...]] | None = None
 
@@ -91,7 +97,7 @@ class SchedulerSide:
         tracked.digests = self._spaces.digests(data_class, adapter)
         self._requests[rid] = tracked
         try:
-            self._ferry.arrive(tracked)
+            self._ferry.arrive(tracked, barred=barred)
         except ValueError:
             # The id of a request whose publication is still under way: this one goes without the cache.
             log.warning("request %s has the id of one that is not over yet", rid)
@@ -187,6 +193,9 @@ class SchedulerSide:
     def reported(self, report: Report | None) -> None:
         """A step has been made, and what has ended on the workers."""
         if report is not None:
+            if self._mirror is not None:
+                for changes in report.host:
+                    self._mirror.apply(changes)
             self._executor.answer([done for done in report.done if not isinstance(done, AuditDone)])
             for done in report.done:
                 if isinstance(done, AuditDone):
@@ -213,6 +222,7 @@ class SchedulerSide:
             # Its last step was its first: the report of that step comes after this.
             self._ready(tracked)
         self._release_held(tracked)
+        self._lively_until = self._clock.now() + _LINGER_SECONDS
         given = self._ferry.publishable(tracked.rid) * self._size if tracked.ready else 0
         self._ferry.finish(tracked.rid, aborted, tracked.ttft_seconds)
         # Orders for it may still be emitted until the account is settled; from here on none can be.
@@ -229,8 +239,14 @@ class SchedulerSide:
 
     @property
     def pending(self) -> bool:
-        """Whether orders wait for a step; publications of requests that are over want one too."""
-        return self._executor.waiting or bool(self._audits.queued)
+        """Whether the engine has to make steps though no request is left.
+
+        Orders travel with steps, and so do answers: what is published after the last request keeps blocks of
+        the engine until then. For a while after that request they are waited for, not for ever.
+        """
+        if self._executor.waiting or self._audits.queued:
+            return True
+        return bool(self._lent) and self._clock.now() < self._lively_until
 
     def sources(self, request: Any) -> dict[Kind, int]:
         """Tokens of its load by kind of tier."""

@@ -1,8 +1,8 @@
 """What both halves of a connector share where they live in one process: the tiers, and who hears of them.
 
-With one worker vLLM runs it in the scheduler's process: then host memory filled by the worker is found by
-the scheduler's look-ups. With more, each process has a shelf of its own, and host memory is left out, since
-no look-up could see it.
+Where vLLM runs its one worker in the scheduler's process, host memory filled by the worker is found by the
+scheduler's look-ups. Else each process has a shelf of its own: host memory is the workers', and the shelf of
+the scheduler mirrors what they tell of it.
 """
 
 from __future__ import annotations
@@ -17,17 +17,30 @@ from ...config import Config
 from ...executors.membership import Membership
 from ...executors.shelf import Shelf, open_shelf
 from ...store.backoff import State
+from ...store.tier import Kind, OnEvicted
 from ...telemetry.accounts import mourner, observer
 from ...telemetry.metrics import Metrics, open_metrics
 from ..ferry import Ferry
+from .mirror import HostChanges, MirroredTier, ToldTier
 
 __all__ = ["Fittings", "leave_fittings", "take_fittings"]
 
 
 class Fittings:
-    """The tiers of one process of an engine, its metrics, and what tiers tell to parts made after them."""
+    """The tiers of one process of an engine, its metrics, and what tiers tell to parts made after them.
 
-    def __init__(self, config: Config, clock: Clock) -> None:
+    `mirror` takes the place of host memory on a scheduler's shelf; `changes` hears of a worker's.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        *,
+        mirror: MirroredTier | None = None,
+        changes: HostChanges | None = None,
+    ) -> None:
+        self.mirror, self.changes = mirror, changes
         self.metrics: Metrics = open_metrics(required=False)
         self.membership: Membership | None = None
         self.ferry: Ferry | None = None
@@ -36,8 +49,17 @@ class Fittings:
             clock,
             partial(observer, self.metrics),
             self._pool_state,
-            partial(mourner, self.metrics, self._evicted),
+            self._mourner,
         )
+        if mirror is not None:
+            self.shelf.tiers.insert(0, mirror)
+            self.shelf.kinds.insert(0, Kind.HOST)
+        if changes is not None:
+            self.shelf.tiers[0] = ToldTier(self.shelf.tiers[0], changes)
+
+    def _mourner(self, kind: Kind) -> OnEvicted:
+        mourn = mourner(self.metrics, self._evicted, kind)
+        return self.changes.telling(mourn) if self.changes is not None and kind is Kind.HOST else mourn
 
     def _pool_state(self, state: State) -> None:
         if state is State.UP and self.membership is not None:

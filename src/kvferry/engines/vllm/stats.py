@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -20,6 +21,7 @@ __all__ = ["Feed", "FerryStats", "ShownMetrics"]
 log = logging.getLogger(__name__)
 
 _PERIOD_SECONDS = 1.0
+_SHORTEST_SECONDS = 0.25
 _KEY = "kvferry"
 
 
@@ -63,6 +65,8 @@ class Feed:
         self._render = render
         self._fresh: str | None = None
         self._closed = threading.Event()
+        self._poked = threading.Event()
+        self._owed_until = 0.0
         self._thread = threading.Thread(target=self._run, name="kvferry-metrics", daemon=True)
         self._thread.start()
 
@@ -71,13 +75,26 @@ class Feed:
         text, self._fresh = self._fresh, None
         return None if text is None else FerryStats(data={_KEY: {self._process: text}})
 
+    def poke(self) -> None:
+        """Something has been counted that no later step may tell of: render soon."""
+        self._owed_until = time.monotonic() + 2 * _PERIOD_SECONDS
+        self._poked.set()
+
+    @property
+    def owes(self) -> bool:
+        """Whether the page would lack what was counted at the last `poke`, if no step came any more."""
+        waits = self._poked.is_set() or self._fresh is not None
+        return waits and time.monotonic() < self._owed_until
+
     def close(self) -> None:
         """Stop rendering."""
         self._closed.set()
+        self._poked.set()
 
     def _run(self) -> None:
         last = ""
         while not self._closed.is_set():
+            self._poked.clear()
             try:
                 text = self._render().decode()
             except Exception:
@@ -85,7 +102,8 @@ class Feed:
             else:
                 if text != last:
                     self._fresh = last = text
-            self._closed.wait(_PERIOD_SECONDS)
+            self._closed.wait(_SHORTEST_SECONDS)
+            self._poked.wait(_PERIOD_SECONDS - _SHORTEST_SECONDS)
 
 
 class ShownMetrics(KVConnectorPromMetrics):

@@ -23,6 +23,7 @@ from ...keys.pool import PoolKeys
 from ...outcomes import Outcome
 from ..assembly import thread_executor
 from .audit import AuditMemory
+from .mirror import HostChanges
 from .orders import AuditDone, Orders, Report, Run, StoreTerms, WorkerDone
 from .pages import Pages
 from .pages_cuda import Marked
@@ -72,6 +73,7 @@ class WorkerSide:
         rank: int,
         stores: bool,
         kv_dtype: str,
+        changes: HostChanges | None,
         close_shelf: Callable[[], None],
     ) -> None:
         self._pages = pages
@@ -80,6 +82,7 @@ class WorkerSide:
         self._stores = stores
         """Whether this rank publishes; another holds the same bytes where it does not."""
         self._kv_dtype = kv_dtype
+        self._changes = changes
         self._clock = clock
         self._close_shelf = close_shelf
         self._executor = thread_executor(
@@ -145,7 +148,8 @@ class WorkerSide:
         done: list[WorkerDone] = []
         while self._ended:
             done.append(self._ended.popleft())
-        return Report(self._step, self._seconds, done)
+        host = [self._changes.take()] if self._changes is not None else []
+        return Report(self._step, self._seconds, done, host)
 
     def close(self) -> None:
         """Cancel what is in flight, and end."""

@@ -1,0 +1,364 @@
+"""What the connector carries between engines, what each setting does to it, and what turns it off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip(
+    "vllm", reason="vLLM is not installed here: make test-vllm runs these in a venv of its own"
+)
+
+from kvferry.errors import EngineError
+
+from .conftest import Trio, Truth, balanced, prompt_for
+from .faulty import FaultyPool
+from .replicas import SETTINGS, Replica, save_llama, save_lora
+
+TOKENS = 300
+WHOLE = {"pool_hit": 288, "partial_block": 12}
+COLD = {"never_published": 288, "partial_block": 12}
+Make = Callable[..., Replica]
+Own = tuple[FaultyPool, str]
+
+
+# -- hits ----------------------------------------------------------------------------------------------
+
+
+def test_a_prompt_is_computed_once_and_its_whole_blocks_are_published(trio: Trio) -> None:
+    prompt = prompt_for("cold", TOKENS)
+    answer = trio.a.ask(prompt)
+    assert answer.agrees_with(trio.truth(prompt))
+    assert answer.ledger == COLD
+    trio.a.settle()
+    assert len(trio.pool.keys()) == TOKENS // 32
+    trio.sound(prompt)
+
+
+def test_the_engine_serves_its_own_blocks_itself(trio: Trio) -> None:
+    prompt = prompt_for("local", TOKENS)
+    trio.a.ask(prompt)
+    answer = trio.a.ask(prompt)
+    assert answer.agrees_with(trio.truth(prompt))
+    assert answer.ledger == {"device_hit": 288, "partial_block": 12}
+    assert answer.record is not None
+    assert answer.record.loads == ()
+
+
+def test_another_replica_loads_what_the_pool_holds(trio: Trio) -> None:
+    prompt = prompt_for("pool", TOKENS)
+    trio.published(prompt)
+    answer = trio.b.ask(prompt)
+    assert answer.agrees_with(trio.truth(prompt))
+    assert (answer.cached, answer.ledger) == (288, WHOLE)
+    again = trio.b.ask(prompt)
+    assert again.agrees_with(trio.truth(prompt))
+    assert again.ledger == {"device_hit": 288, "partial_block": 12}
+    trio.sound(prompt)
+
+
+@pytest.mark.parametrize("tokens", [31, 32, 33, 64, 65, 320])
+def test_prompts_of_any_length(trio: Trio, tokens: int) -> None:
+    """The last token is always computed: it gives the first of the answer."""
+    prompt = prompt_for("length", tokens)
+    trio.published(prompt)
+    answer = trio.b.ask(prompt)
+    assert answer.agrees_with(trio.truth(prompt))
+    assert answer.cached == (tokens - 1) // 32 * 32
+    balanced(trio.b)
+
+
+def test_a_prompt_that_shares_its_beginning(trio: Trio) -> None:
+    prompt = prompt_for("begin", TOKENS)
+    trio.published(prompt)
+    other = [*prompt[:230], *prompt_for("end", 170)]
+    answer = trio.b.ask(other)
+    assert answer.agrees_with(trio.truth(other))
+    assert answer.ledger == {"pool_hit": 224, "never_published": 160, "partial_block": 16}
+    trio.sound(other)
+
+
+def test_loads_begin_where_the_engines_own_blocks_end(trio: Trio) -> None:
+    prompt = prompt_for("both", TOKENS)
+    trio.published(prompt)
+    trio.b.ask(prompt[:140], fields={"max_load_tokens": 0})
+    answer = trio.b.ask(prompt)
+    assert answer.agrees_with(trio.truth(prompt))
+    assert answer.ledger == {"device_hit": 128, "pool_hit": 160, "partial_block": 12}
+    trio.sound(prompt)
+
+
+def test_host_memory_is_a_tier_of_its_own(replica: Make, truth: Truth) -> None:
+    prompt = prompt_for("host", TOKENS)
+    one = replica({"host_memory": "32MiB"})
+    one.ask(prompt)
+    one.forget()
+    answer = one.ask(prompt)
+    assert answer.agrees_with(truth(prompt))
+    assert answer.ledger == {"host_hit": 288, "partial_block": 12}
+    one.settle()
+    balanced(one)
+
+
+def test_host_memory_stands_before_the_pool(replica: Make, truth: Truth, pool_url: Own) -> None:
+    prompt = prompt_for("tiers", TOKENS)
+    terms = {"pool": pool_url[1], "host_memory": "32MiB"}
+    a, b = replica(terms), replica(terms)
+    a.ask(prompt)
+    a.settle()
+    assert b.ask(prompt).ledger == WHOLE
+    a.forget()
+    answer = a.ask(prompt)
+    assert answer.agrees_with(truth(prompt))
+    assert answer.ledger == {"host_hit": 288, "partial_block": 12}
+
+
+def test_a_directory_is_a_pool(replica: Make, truth: Truth, tmp_path: Path) -> None:
+    prompt = prompt_for("files", TOKENS)
+    a, b = (replica({"pool": f"files://{tmp_path}/pool"}) for _ in range(2))
+    a.ask(prompt)
+    a.settle()
+    answer = b.ask(prompt)
+    assert answer.agrees_with(truth(prompt))
+    assert answer.ledger == WHOLE
+
+
+def test_many_requests_at_once(trio: Trio) -> None:
+    shared = prompt_for("many", 160)
+    prompts = [[*shared, *prompt_for("many", 40 + 32 * i)] for i in range(6)]
+    for prompt in prompts[:4]:
+        trio.a.ask(prompt)
+    trio.a.settle()
+    answers = trio.b.ask_all([(prompt, {}) for prompt in (*prompts, *prompts[:2])])
+    for prompt, answer in zip((*prompts, *prompts[:2]), answers, strict=True):
+        assert answer.agrees_with(trio.truth(prompt))
+    trio.sound(*prompts)
+
+
+# -- who may share --------------------------------------------------------------------------------------
+
+
+def test_a_producer_publishes_and_never_loads(replica: Make, trio: Trio) -> None:
+    prompt, other = prompt_for("producer", TOKENS), prompt_for("producer", TOKENS)
+    trio.published(prompt)
+    producer = replica({"pool": trio.url}, role="kv_producer")
+    assert producer.ask(prompt).ledger == {"declined": 288, "partial_block": 12}
+    producer.ask(other)
+    producer.settle()
+    assert trio.b.ask(other).ledger == WHOLE
+    trio.sound(prompt, other)
+
+
+def test_a_consumer_loads_and_never_publishes(replica: Make, trio: Trio) -> None:
+    prompt, other = prompt_for("consumer", TOKENS), prompt_for("consumer", TOKENS)
+    trio.published(prompt)
+    consumer = replica({"pool": trio.url}, role="kv_consumer")
+    assert consumer.ask(prompt).ledger == WHOLE
+    consumer.ask(other)
+    consumer.settle()
+    assert len(trio.pool.keys()) == TOKENS // 32
+    assert trio.b.ask(other).ledger == COLD
+
+
+def test_a_salt_keeps_prompts_apart(trio: Trio) -> None:
+    prompt = prompt_for("salt", TOKENS)
+    trio.a.ask(prompt, salt="one")
+    trio.a.settle()
+    expected = {"one": WHOLE, "two": COLD, None: COLD}
+    for salt, ledger in expected.items():
+        answer = trio.b.ask(prompt, salt=salt)
+        assert answer.agrees_with(trio.truth(prompt))
+        assert answer.ledger == ledger
+
+
+def test_tenants_share_nothing(replica: Make, trio: Trio) -> None:
+    prompt = prompt_for("tenant", TOKENS)
+    trio.published(prompt)
+    answer = replica({"pool": trio.url, "tenant": "other", "tenant_secret": "0123456789abcdef"}).ask(prompt)
+    assert answer.agrees_with(trio.truth(prompt))
+    assert "pool_hit" not in answer.ledger
+
+
+def test_other_weights_share_nothing(replica: Make, trio: Trio, tmp_path: Path) -> None:
+    """The engine's hashes know nothing of the model: the namespace does."""
+    prompt = prompt_for("weights", TOKENS)
+    trio.published(prompt)
+    other = save_llama(tmp_path / "other", seed=5)
+    answer = replica({"pool": trio.url}, model=other).ask(prompt)
+    assert "pool_hit" not in answer.ledger
+    assert answer.tokens == replica({"pool": trio.url}, model=other).ask(prompt).tokens
+
+
+def test_adapters_share_nothing_with_each_other_or_with_the_model(
+    replica: Make, model: Path, tmp_path: Path, pool_url: Own
+) -> None:
+    from vllm.lora.request import LoRARequest
+
+    loras = [LoRARequest(f"lora-{i}", i, str(save_lora(tmp_path / f"lora-{i}", seed=i))) for i in (1, 2)]
+    kinds = [None, *loras]
+    prompt = prompt_for("lora", TOKENS)
+    lora_terms = {"enable_lora": True, "max_loras": 2, "max_lora_rank": 8}
+    plain = Replica(model, None, enable_prefix_caching=False, **lora_terms)
+    right = [plain.ask(prompt, lora=kind) for kind in kinds]
+    plain.close()
+    assert len({answer.tokens for answer in right}) == 3
+    a, b = (replica({"pool": pool_url[1]}, **lora_terms) for _ in range(2))
+    for kind, expected in zip(kinds, right, strict=True):
+        answer = a.ask(prompt, lora=kind)
+        assert answer.agrees_with(expected)
+        assert answer.ledger == COLD
+        a.settle()
+    for kind, expected in zip(kinds, right, strict=True):
+        answer = b.ask(prompt, lora=kind)
+        assert answer.agrees_with(expected)
+        assert answer.ledger == WHOLE
+    b.settle()
+    balanced(b)
+
+
+# -- what a request may say ----------------------------------------------------------------------------
+
+
+def test_a_request_may_ask_not_to_load(trio: Trio) -> None:
+    prompt = prompt_for("never", TOKENS)
+    trio.published(prompt)
+    answer = trio.b.ask(prompt, fields={"max_load_tokens": 0})
+    assert answer.agrees_with(trio.truth(prompt))
+    assert answer.ledger == {"declined": 288, "partial_block": 12}
+
+
+def test_a_request_may_ask_to_load_less(trio: Trio) -> None:
+    prompt = prompt_for("less", TOKENS)
+    trio.published(prompt)
+    answer = trio.b.ask(prompt, fields={"max_load_tokens": 100})
+    assert answer.agrees_with(trio.truth(prompt))
+    assert answer.ledger == {"pool_hit": 96, "declined": 192, "partial_block": 12}
+    trio.sound(prompt)
+
+
+def test_a_private_class_of_data_is_not_published(trio: Trio) -> None:
+    prompt = prompt_for("private", TOKENS)
+    trio.a.ask(prompt, fields={"data_class": "medical"})
+    trio.a.settle()
+    assert len(trio.pool.keys()) == 0
+
+
+def test_what_comes_behind_a_boundary_is_not_published(replica: Make, trio: Trio) -> None:
+    prompt = prompt_for("boundary", TOKENS)
+    careful = replica({"pool": trio.url, "publish": "declared"})
+    careful.ask(prompt, fields={"boundary_tokens": 100})
+    careful.settle()
+    assert trio.b.ask(prompt).ledger == {"pool_hit": 96, "never_published": 192, "partial_block": 12}
+
+
+def test_a_request_with_fields_that_make_no_sense_is_served_without_the_cache(trio: Trio) -> None:
+    prompt = prompt_for("nonsense", TOKENS)
+    trio.published(prompt)
+    answer = trio.b.ask(prompt, fields={"max_load": 3})
+    assert answer.agrees_with(trio.truth(prompt))
+    assert answer.cached == 0
+    assert answer.record is not None
+    assert any("did you mean 'max_load_tokens'" in note for note in answer.record.notes), answer.record
+    trio.sound(prompt)
+
+
+def test_shadow_mode_decides_and_moves_nothing(replica: Make, trio: Trio) -> None:
+    prompt = prompt_for("shadow", TOKENS)
+    trio.published(prompt)
+    gate = {**SETTINGS["gate"], "mode": "shadow"}
+    answer = replica({"pool": trio.url, "gate": gate}).ask(prompt)
+    assert answer.agrees_with(trio.truth(prompt))
+    assert answer.ledger == {"declined": 288, "partial_block": 12}
+
+
+# -- starts and stops -----------------------------------------------------------------------------------
+
+
+def test_a_restart_finds_the_pool_warm(replica: Make, trio: Trio) -> None:
+    prompt = prompt_for("restart", TOKENS)
+    first = replica({"pool": trio.url})
+    first.ask(prompt)
+    first.settle()
+    first.close()
+    answer = replica({"pool": trio.url}).ask(prompt)
+    assert answer.agrees_with(trio.truth(prompt))
+    assert answer.ledger == WHOLE
+
+
+def test_a_stop_in_the_middle_of_a_publication_leaves_whole_blocks(replica: Make, trio: Trio) -> None:
+    prompt = prompt_for("stopped", TOKENS)
+    one = replica({"pool": trio.url, "timeouts": {**SETTINGS["timeouts"], "lease": "200ms"}})
+    trio.pool.put_seconds = 0.3
+    one.ask(prompt)
+    one.close()
+    trio.pool.put_seconds = 0.0
+    time.sleep(0.6)
+    answer = trio.b.ask(prompt)
+    assert answer.agrees_with(trio.truth(prompt))
+    trio.sound(prompt)
+
+
+def test_an_upgrade_of_vllm_keeps_the_pool_warm(
+    replica: Make, trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its version is told to the other replicas, and is no part of a block's name."""
+    import vllm
+
+    prompt = prompt_for("upgrade", TOKENS)
+    trio.published(prompt)
+    monkeypatch.setattr(vllm, "__version__", "99.0.0")
+    newer = replica({"pool": trio.url})
+    answer = newer.ask(prompt)
+    assert answer.agrees_with(trio.truth(prompt))
+    assert answer.ledger == WHOLE
+
+
+def test_a_pool_that_is_not_there_is_no_reason_to_stop(replica: Make, truth: Truth) -> None:
+    prompt = prompt_for("nobody", TOKENS)
+    alone = replica({"pool": "valkey://127.0.0.1:9/0", "strict": True, "timeouts": {"connect": "100ms"}})
+    answer = alone.ask(prompt)
+    assert answer.agrees_with(truth(prompt))
+    assert not alone.connector.why_off
+    assert answer.record is not None
+    assert answer.record.path == "fallback"
+    alone.settle()
+    balanced(alone)
+
+
+UNSAFE = {
+    "a failed load fails its request": ({}, {"policy": "fail"}, '"kv_load_failure_policy": "recompute"'),
+    "hashes of one process": ({}, {"prefix_caching_hash_algo": "sha256"}, "sha256_cbor"),
+    "no prefix cache": ({}, {"enable_prefix_caching": False}, "--enable-prefix-caching"),
+    "blocks of another size": ({"block_tokens": 64}, {}, "leave block_tokens out"),
+    "a codec": ({"codec": "fp8"}, {}, '"codec": "raw"'),
+    "a tenant that anybody could be": ({"tenant": "other"}, {}, "set tenant_secret"),
+}
+
+
+@pytest.mark.parametrize(("settings", "terms", "write"), UNSAFE.values(), ids=UNSAFE)
+def test_what_is_not_safe_turns_it_off_and_says_what_to_write(
+    replica: Make, trio: Trio, settings: dict[str, object], terms: dict[str, object], write: str
+) -> None:
+    prompt = prompt_for("unsafe", TOKENS)
+    trio.published(prompt)
+    off = replica({"pool": trio.url, **settings}, **terms)
+    assert write in off.connector.why_off
+    answer = off.ask(prompt)
+    assert answer.agrees_with(trio.truth(prompt))
+    assert (answer.cached, answer.record) == (0, None)
+
+
+@pytest.mark.parametrize(("settings", "terms", "write"), UNSAFE.values(), ids=UNSAFE)
+def test_strict_refuses_to_start_instead(
+    replica: Make, trio: Trio, settings: dict[str, object], terms: dict[str, object], write: str
+) -> None:
+    with pytest.raises(EngineError, match="strict is set"):
+        replica({"pool": trio.url, "strict": True, **settings}, **terms)
+
+
+def test_a_setting_that_cannot_be_read_stops_the_start(replica: Make) -> None:
+    with pytest.raises(EngineError, match="did you mean"):
+        replica({"pol": "memory://?capacity=1GiB"})

@@ -1,0 +1,66 @@
+"""Two ranks: each keeps its part of every block, and all load the same blocks or none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip(
+    "vllm", reason="vLLM is not installed here: make test-vllm runs these in a venv of its own"
+)
+
+from .conftest import Truth, balanced, prompt_for
+from .replicas import Replica
+
+TOKENS, BLOCKS = 300, 9
+Make = Callable[..., Replica]
+
+pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two workers of vLLM need two cores")
+
+
+@pytest.fixture
+def pair(replica: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Replica, Path]]:
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
+    folder = tmp_path / "pool"
+    two = replica({"pool": f"files://{folder}"}, tensor_parallel_size=2, distributed_executor_backend="mp")
+    yield two, folder
+    two.engine.engine_core.shutdown()
+
+
+def test_all_ranks_load_the_same_blocks_or_none(pair: tuple[Replica, Path], truth: Truth) -> None:
+    two, folder = pair
+    prompt = prompt_for("ranks", TOKENS)
+    first = two.ask(prompt)
+    assert first.agrees_with(truth(prompt))
+    two.forget()
+    files = sorted(folder.glob("blocks/*/*"))
+    assert len(files) == 2 * BLOCKS
+
+    whole = two.ask(prompt)
+    assert whole.agrees_with(truth(prompt))
+    assert whole.ledger == {"pool_hit": 288, "partial_block": 12}
+    two.forget()
+
+    digests = two.connector._scheduler._spaces.digests("default", None)
+    assert len({digest for (digest,) in digests}) == 2
+    of_second = [file for file in files if digests[1][0] in file.read_bytes()[:256]]
+    assert len(of_second) == BLOCKS
+    with of_second[0].open("r+b") as file:
+        file.seek(-100, os.SEEK_END)
+        byte = file.read(1)
+        file.seek(-100, os.SEEK_END)
+        file.write(bytes([byte[0] ^ 1]))
+    broken = two.ask(prompt)
+    assert broken.agrees_with(truth(prompt))
+    assert broken.ledger["corrupt"] > 0
+    again = two.ask(prompt)
+    assert again.agrees_with(truth(prompt))
+    assert not two.connector.why_off
+    two.settle()
+    balanced(two)
+
+    two.forget()
+    assert two.ask(prompt).agrees_with(truth(prompt))
