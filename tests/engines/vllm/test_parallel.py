@@ -64,3 +64,20 @@ def test_all_ranks_load_the_same_blocks_or_none(pair: tuple[Replica, Path], trut
 
     two.forget()
     assert two.ask(prompt).agrees_with(truth(prompt))
+
+
+def test_host_memory_of_a_worker_in_a_process_of_its_own(
+    replica: Make, truth: Truth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scheduler cannot look into it: the worker tells what is there."""
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0")
+    one = replica({"host_memory": "64MiB"}, distributed_executor_backend="mp")
+    try:
+        prompt = prompt_for("mirrored", TOKENS)
+        assert one.ask(prompt).agrees_with(truth(prompt))
+        one.forget()
+        again = one.ask(prompt)
+        assert again.agrees_with(truth(prompt))
+        assert again.ledger == {"host_hit": 288, "partial_block": 12}
+    finally:
+        one.engine.engine_core.shutdown()
