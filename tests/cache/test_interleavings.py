@@ -531,3 +531,19 @@ def test_a_cancelled_load_that_moved_bytes_still_teaches() -> None:
     rig.finish("a", aborted=True)
     rig.load_done(load, 4, Outcome.LATE)
     assert rig.cache.estimates.legs[1].n == before + 1
+
+
+def test_of_two_overdue_loads_neither_is_abandoned() -> None:
+    rig = Rig(load_seconds=1.0, patience=100.0)
+    rig.cache.switch(policy="always")
+    loads = rig.loading("a", KEYS, bytes([HOST]) * 4 + bytes([POOL]) * 4)
+    assert len(loads) == 2
+    rig.now += 5.0
+    rig.cache.tick(rig.now)
+    rig.fetch()
+    for load in loads:
+        rig.load_done(load, 0, Outcome.LATE)
+    rig.computed("a", 0)
+    rig.finish("a")
+    assert "a" in rig.freed
+    assert rig.cache.idle

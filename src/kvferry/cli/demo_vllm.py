@@ -17,6 +17,7 @@ _ARMS = {
     "cold": "cold prefill",
     "local": "local hit",
     "pool": "pool hit",
+    "handoff": "handed over",
     "told": "told to recompute",
     "broken": "load fails half-way",
     "killed": "pool killed",

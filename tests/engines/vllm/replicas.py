@@ -163,6 +163,7 @@ class Replica:
         salt: str | None = None,
         lora: LoRARequest | None = None,
         fields: Mapping[str, Any] | None = None,
+        transfer: Mapping[str, Any] | None = None,
     ) -> str:
         """Hand a request in; it is worked on by `step` or `wait`."""
         rid = f"{self.name}-{next(_NUMBERS)}"
@@ -172,8 +173,9 @@ class Replica:
         params = SamplingParams(
             max_tokens=answer_tokens, temperature=0, detokenize=False, logprobs=0, ignore_eos=True
         )
-        if fields is not None:
-            params.extra_args = {"kv_transfer_params": {"kvferry": dict(fields)}}
+        if fields is not None or transfer is not None:
+            ours = {} if fields is None else {"kvferry": dict(fields)}
+            params.extra_args = {"kv_transfer_params": {**(transfer or {}), **ours}}
         with self.running():
             self.engine.add_request(rid, text, params, lora_request=lora)
         return rid

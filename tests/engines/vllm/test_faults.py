@@ -141,6 +141,21 @@ def test_a_block_damaged_in_the_pool_is_dropped_and_published_again(trio: Trio) 
     trio.sound(prompt)
 
 
+def test_these_tests_would_see_a_wrong_block(
+    replica: Callable[..., Replica], trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without checksums the same damage gives another answer."""
+    from kvferry.store import framed
+
+    prompt = prompt_for("control", TOKENS)
+    keys = trio.published(prompt)
+    trio.pool.damage(keys[4])
+    monkeypatch.setattr(framed, "flaw_of", lambda *_: None)
+    answer = replica({"pool": trio.url}, role="kv_consumer").ask(prompt)
+    assert answer.ledger == {"pool_hit": 288, "partial_block": 12}
+    assert not answer.agrees_with(trio.truth(prompt))
+
+
 def test_a_full_pool_takes_nothing_and_stops_nobody(trio: Trio) -> None:
     prompt = prompt_for("full", TOKENS)
     trio.pool.full = True

@@ -17,10 +17,11 @@ _LEDGERS = {
     "local": {Outcome.DEVICE_HIT: 100},
     "pool": {Outcome.POOL_HIT: 100},
     "told": {Outcome.DECLINED: 100},
+    "handoff": {Outcome.HANDOFF: 96, Outcome.PARTIAL_BLOCK: 4},
     "broken": {Outcome.POOL_HIT: 40, Outcome.CORRUPT: 60},
     "killed": {Outcome.FAILED: 100},
 }
-_PATHS = {"cold": "cold", "local": "local_hit", "pool": "pool_hit", "told": "declined"}
+_PATHS = {"cold": "cold", "local": "local_hit", "pool": "pool_hit", "handoff": "handoff", "told": "declined"}
 _SECONDS = {"local": 0.1, "pool": 0.2}
 
 

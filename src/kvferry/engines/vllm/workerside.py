@@ -176,28 +176,29 @@ class WorkerSide:
             keys = self._keys[digest] = PoolKeys(digest, self._secret)
         return keys
 
-    def _begin(self, run: Run, store: bool) -> dict[int, list[int]]:
-        """Register the operation: for each group that has blocks of the run, which of them."""
+    def _begin(self, run: Run, store: bool) -> dict[int, tuple[int, list[int]]]:
+        """Register the operation: for each group that has blocks of the run, its part's number, and which."""
         present = {
             group: [i for i, block in enumerate(ids) if block]
             for group, ids in enumerate(run.block_ids)
             if any(ids)
         }
+        parts: dict[int, tuple[int, list[int]]] = {}
         with self._lock:
             self._operations[run.op] = _Operation(run, store, len(present))
-            for group in present:
+            for group, at in present.items():
                 self._last_part += 1
                 self._parts[self._last_part] = (run.op, group)
-        return present
-
-    def _part(self, op: int, group: int) -> int:
-        return next(part for part, what in self._parts.items() if what == (op, group))
+                parts[group] = (self._last_part, at)
+        if not parts:
+            raise ValueError(f"{run.rid}: there is no block to move")
+        return parts
 
     def _load(self, run: Run, mark: Marked | None) -> None:
         present = self._begin(run, store=False)
         operation = self._operations[run.op]
         commands = []
-        for group, at in present.items():
+        for group, (part, at) in present.items():
             memory = LoadMemory(
                 self._pages,
                 group,
@@ -210,7 +211,7 @@ class WorkerSide:
             keys = self._keys_of(run, group).keys([run.hashes[i] for i in at])
             commands.append(
                 Load(
-                    self._part(run.op, group),
+                    part,
                     run.rid,
                     run.tier,
                     keys,
@@ -231,7 +232,7 @@ class WorkerSide:
             self._answer(run.op, self._operations[run.op], None, "")
             return
         commands = []
-        for group, at in self._begin(run, store=True).items():
+        for group, (part, at) in self._begin(run, store=True).items():
             keys = self._keys_of(run, group).keys([run.hashes[i] for i in at])
             memory = StoreMemory(
                 self._pages,
@@ -242,7 +243,7 @@ class WorkerSide:
             )
             commands.append(
                 Store(
-                    self._part(run.op, group),
+                    part,
                     run.rid,
                     keys,
                     0,

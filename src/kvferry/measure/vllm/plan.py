@@ -22,6 +22,8 @@ class VllmPlan:
     """Further requests for each prefix, which its own prefix cache answers."""
     pool_rounds: int
     """How often it reads each of the other's prefixes, its own prefix cache emptied in between."""
+    handed: int
+    """Prefills that it makes for the other one, which decodes."""
     told: int
     """Requests that forbid the load; each costs a whole prefill."""
     broken: int
@@ -34,7 +36,8 @@ class VllmPlan:
     def requests(self) -> int:
         """How many requests a run makes."""
         each = self.prefixes * (1 + self.local_rounds + self.pool_rounds)
-        return 2 * (each + self.told + self.broken + self.killed)
+        # A hand-off is two requests, and a third shows that the answer is the same.
+        return 2 * (each + 3 * self.handed + self.told + self.broken + self.killed)
 
 
 FULL = VllmPlan(
@@ -43,6 +46,7 @@ FULL = VllmPlan(
     prefix_tokens=2_800,
     local_rounds=2,
     pool_rounds=2,
+    handed=2,
     told=3,
     broken=3,
     killed=2,
@@ -55,6 +59,7 @@ QUICK = VllmPlan(
     prefix_tokens=2_800,
     local_rounds=2,
     pool_rounds=4,
+    handed=1,
     told=1,
     broken=1,
     killed=1,

@@ -48,8 +48,12 @@ class VllmReplica:
         arm: str,
         answer_tokens: int,
         fields: Mapping[str, Any] | None = None,
+        transfer: Mapping[str, Any] | None = None,
     ) -> Asked:
-        """One chat request, streamed and timed, with its record. Raises EngineError when there is none."""
+        """One chat request, streamed and timed, with its record. Raises EngineError when there is none.
+
+        `transfer` is what stands in its kv_transfer_params beside our own fields.
+        """
         self._asked += 1
         request_id = f"{self.name}-{self._asked:04d}"
         reply: Reply = await self.server.client.chat(
@@ -58,7 +62,10 @@ class VllmReplica:
             temperature=0,
             ignore_eos=True,
             request_id=request_id,
-            kv_transfer_params={"kvferry": {**(fields or {}), "decision_id": request_id}},
+            kv_transfer_params={
+                **(transfer or {}),
+                "kvferry": {**(fields or {}), "decision_id": request_id},
+            },
         )
         if reply.ttft_seconds is None:
             raise EngineError(f"vLLM server {self.name} answered {request_id} without a token")
@@ -75,6 +82,27 @@ class VllmReplica:
             # vLLM has given the request a longer name of its own.
             record=msgspec.structs.replace(found, request_id=request_id, arm_label=arm),
         )
+
+    async def prefill(self, question: Question) -> tuple[Mapping[str, Any], DecisionRecord]:
+        """Make the prefill for another server, which decodes: the kv_transfer_params to send it, the record."""
+        self._asked += 1
+        request_id = f"{self.name}-{self._asked:04d}"
+        answer = await self.server.client.post(
+            "/v1/chat/completions",
+            {
+                "messages": list(question.messages),
+                "max_tokens": 1,
+                "temperature": 0,
+                "ignore_eos": True,
+                "request_id": request_id,
+                "kv_transfer_params": {"do_remote_decode": True, "kvferry": {"decision_id": request_id}},
+            },
+        )
+        params = answer.get("kv_transfer_params")
+        if not isinstance(params, dict):
+            raise EngineError(f"vLLM server {self.name} answered {request_id} without kv_transfer_params")
+        found = await self._record(request_id)
+        return params, msgspec.structs.replace(found, request_id=request_id, arm_label="prefill")
 
     async def _record(self, decision_id: str) -> DecisionRecord:
         for _ in range(int(_RECORD_SECONDS / _POLL_SECONDS)):

@@ -47,6 +47,8 @@ class _Stage:
     replicas: Sequence[VllmReplica]
     prefixes: Mapping[str, Sequence[Prefix]]
     """By replica: what it computes, publishes and is asked for locally."""
+    handed: Mapping[str, Sequence[Prefix]]
+    """By replica: what it computes for the other one."""
     pool: Tier
     run: RunDirectory
     narrator: Narrator
@@ -64,6 +66,7 @@ class _Stage:
         *,
         forget: bool = True,
         fields: Mapping[str, Any] | None = None,
+        transfer: Mapping[str, Any] | None = None,
     ) -> None:
         """One request, recorded; with `forget` the server's own prefix cache is emptied before.
 
@@ -72,12 +75,26 @@ class _Stage:
         if forget:
             await replica.server.forget()
         asked = await replica.ask(
-            Question(prefix, 0), arm=arm, answer_tokens=self.plan.answer_tokens, fields=fields
+            Question(prefix, 0),
+            arm=arm,
+            answer_tokens=self.plan.answer_tokens,
+            fields=fields,
+            transfer=transfer,
         )
         self.asked.append(asked)
         self.run.append_request(asked_row(asked))
         self.run.append_decision(asked.record)
         self.narrator.asked(asked)
+
+    async def hand_over(self, giver: VllmReplica, taker: VllmReplica, prefix: Prefix) -> None:
+        """The prefill on one server, the answer on the other; and once more where the prefill was made."""
+        # No server has seen this prompt: none has to forget it, and both can be givers at the same time.
+        params, record = await giver.prefill(Question(prefix, 0))
+        self.run.append_decision(record)
+        ours = dict(params.get("kvferry") or {})
+        transfer = {name: value for name, value in params.items() if name != "kvferry"}
+        await self.ask(taker, prefix, "handoff", forget=False, fields=ours, transfer=transfer)
+        await self.ask(giver, prefix, "local", forget=False)
 
     async def both(self, play: Callable[[VllmReplica], Coroutine[Any, Any, None]]) -> None:
         """Play on both servers at the same time; the first error ends both."""
@@ -120,6 +137,7 @@ async def run_vllm_demo(
                 plan=plan,
                 replicas=replicas,
                 prefixes={r.name: library.draw(plan.prefixes, plan.prefix_tokens) for r in replicas},
+                handed={r.name: library.draw(plan.handed, plan.prefix_tokens) for r in replicas},
                 pool=pool,
                 run=run,
                 narrator=narrator,
@@ -158,6 +176,11 @@ async def _play(stage: _Stage, server: EmbeddedServer) -> int:
             for prefix in stage.others(replica):
                 await stage.ask(replica, prefix, "pool")
 
+    async def give(replica: VllmReplica) -> None:
+        other = next(taker for taker in stage.replicas if taker is not replica)
+        for prefix in stage.handed[replica.name]:
+            await stage.hand_over(replica, other, prefix)
+
     async def tell(replica: VllmReplica) -> None:
         for i in range(plan.told):
             prefix = stage.others(replica)[i % plan.prefixes]
@@ -183,11 +206,13 @@ async def _play(stage: _Stage, server: EmbeddedServer) -> int:
         stage.narrator.note(f"{unpublished} of {len(every)} blocks did not reach the pool")
     step(3, "each loads what the other has published", 2 * plan.prefixes * plan.pool_rounds)
     await stage.both(share)
-    step(4, "told to recompute: kv_transfer_params say max_load_tokens 0", 2 * plan.told)
+    step(4, "prefill on one server, decode on the other, through kv_transfer_params", 6 * plan.handed)
+    await stage.both(give)
+    step(5, "told to recompute: kv_transfer_params say max_load_tokens 0", 2 * plan.told)
     await stage.both(tell)
-    step(5, "a block in the middle is garbage: the load ends half-way", 2 * plan.broken)
+    step(6, "a block in the middle is garbage: the load ends half-way", 2 * plan.broken)
     await stage.both(stumble)
-    step(6, "the Valkey server is killed (SIGKILL)", 2 * plan.killed)
+    step(7, "the Valkey server is killed (SIGKILL)", 2 * plan.killed)
     await asyncio.to_thread(server.kill)
     await stage.both(go_on)
     return unpublished

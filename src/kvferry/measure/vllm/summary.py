@@ -13,7 +13,7 @@ from ..demo.replicas import Asked
 
 __all__ = ["ARMS", "MOST_SHARE", "VllmDemoSummary", "summarise"]
 
-ARMS = ("cold", "local", "pool", "told", "broken", "killed")
+ARMS = ("cold", "local", "pool", "handoff", "told", "broken", "killed")
 """What was tried: each is an arm of its own, whatever became of its requests."""
 MOST_SHARE = 0.1
 """Most of a cold prefill that a hit from the pool may take, by the medians."""
@@ -32,7 +32,7 @@ class VllmDemoSummary(msgspec.Struct, frozen=True, kw_only=True):
     arms: dict[str, Arm]
     """Time to the first token as the client saw it, by `ARMS`."""
     loaded_tokens: dict[str, int]
-    """Tokens that came from the pool, by arm."""
+    """Tokens that came from the pool, or were handed over, by arm."""
     ledger: dict[str, int]
     reasons: dict[str, int]
     """Decisions of the gate by reason."""
@@ -85,6 +85,10 @@ def summarise(
             "cold_loads_nothing": not any(map(_hits, _of(asked, "cold"))),
             "local_hits_are_local": all(a.record.path == "local_hit" for a in _of(asked, "local")),
             "pool_hits_come_from_the_pool": all(a.record.path == "pool_hit" for a in _of(asked, "pool")),
+            "hand_offs_are_booked_as_such": all(
+                a.record.path == "handoff" and a.record.ledger.get(Outcome.HANDOFF, 0) > 0
+                for a in _of(asked, "handoff")
+            ),
             "told_to_recompute_loads_nothing": not any(map(_hits, _of(asked, "told"))),
             "a_broken_block_ends_a_load_half_way": all(
                 _loaded(a) > 0 and a.record.ledger.get(Outcome.CORRUPT, 0) > 0 for a in _of(asked, "broken")
@@ -104,7 +108,8 @@ def _arm(values: Sequence[float]) -> Arm:
 
 
 def _loaded(asked: Asked) -> int:
-    return asked.record.ledger.get(Outcome.POOL_HIT, 0)
+    ledger = asked.record.ledger
+    return ledger.get(Outcome.POOL_HIT, 0) + ledger.get(Outcome.HANDOFF, 0)
 
 
 def _hits(asked: Asked) -> int:
