@@ -337,6 +337,11 @@ class Ferry:
                 self._shelf.link.bytes_per_second = checked["pool.bytes_per_second"]
         return self.settings()
 
+    @property
+    def link_rate(self) -> float | None:
+        """What an experiment allows the pool's link, in bytes a second."""
+        return None if self._shelf.link is None else self._shelf.link.bytes_per_second
+
     def decisions(self, since: int) -> tuple[Sequence[Mapping[str, Any]], int]:
         with self._lock:
             first = self._recorded - len(self._records)

@@ -362,3 +362,57 @@ def test_strict_refuses_to_start_instead(
 def test_a_setting_that_cannot_be_read_stops_the_start(replica: Make) -> None:
     with pytest.raises(EngineError, match="did you mean"):
         replica({"pol": "memory://?capacity=1GiB"})
+
+
+def test_a_running_engine_is_switched_over_http(replica: Make, trio: Trio) -> None:
+    import json
+    import socket
+    import urllib.request
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    prompt = prompt_for("switched", TOKENS)
+    trio.published(prompt)
+    one = replica({"pool": trio.url, "control": address})
+
+    def switch(**changes: object) -> dict[str, object]:
+        body = json.dumps({name.replace("__", "."): value for name, value in changes.items()}).encode()
+        with urllib.request.urlopen(f"http://{address}/kvferry/settings", data=body, timeout=10) as answer:
+            found: dict[str, object] = json.loads(answer.read())
+        return found
+
+    assert switch(gate__mode="off")["gate.mode"] == "off"
+    assert "pool_hit" not in one.ask(prompt).ledger
+    one.forget()
+    assert switch(gate__mode="on", pool__bytes_per_second=1e9)["gate.mode"] == "on"
+    assert one.ask(prompt).ledger["pool_hit"] > 0
+    assert one.connector._scheduler._ferry.link_rate == 1e9
+
+
+def test_metrics_travel_to_the_page_of_the_serving_process(replica: Make, trio: Trio) -> None:
+    """The engine's process renders them, another shows them: here both are this one."""
+    import time
+
+    from prometheus_client import Counter, Gauge, Histogram
+
+    from kvferry.engines.vllm.connector import FerryConnector
+
+    one = replica({"pool": trio.url})
+    prompt = prompt_for("metrics", TOKENS)
+    one.ask(prompt)
+    end = time.monotonic() + 10
+    stats = None
+    while stats is None and time.monotonic() < end:
+        stats = one.connector.get_kv_connector_stats()
+        time.sleep(0.05)
+    assert stats is not None
+    kinds = {kind: kind for kind in (Counter, Gauge, Histogram)}
+    page = FerryConnector.build_prom_metrics(one.engine.vllm_config, kinds, [], {})
+    page.observe(stats.data, 0)
+    samples = {
+        (sample.name, sample.labels.get("outcome"), sample.labels["engine"]): sample.value
+        for family in page.collect()
+        for sample in family.samples
+    }
+    assert samples["kvferry_ledger_tokens_total", "never_published", "0"] == 288

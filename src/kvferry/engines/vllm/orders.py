@@ -70,6 +70,8 @@ class Orders(KVConnectorMetadata):
     cancels: list[int] = field(default_factory=list)
     audits: list[Run] = field(default_factory=list)
     """Single blocks of the pool to be compared with ours."""
+    pool_rate: float | None = None
+    """Bytes a second that an experiment allows the pool's link; None for no limit."""
     refusals: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
     """Requests that wait for a load that will not begin, and the blocks that it would have filled."""
 

@@ -184,6 +184,7 @@ class SchedulerSide:
             executor.stores,
             executor.cancels,
             self._audits.queued,
+            self._ferry.link_rate,
             self._refusals,
         )
         executor.loads, executor.stores, executor.cancels = [], [], []

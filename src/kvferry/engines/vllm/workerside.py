@@ -85,6 +85,7 @@ class WorkerSide:
         self._changes = changes
         self._clock = clock
         self._close_shelf = close_shelf
+        self._link = shelf.link
         self._executor = thread_executor(
             config, shelf, self._deliver, clock=clock, replica=replica, aliens=None, codec=None
         )
@@ -111,6 +112,8 @@ class WorkerSide:
     def begin_step(self, orders: Orders) -> None:
         """Start what is ordered. Blocks of a load may be written to at once."""
         self._step, self._began = orders.step, self._clock.now()
+        if self._link is not None and self._link.bytes_per_second != orders.pool_rate:
+            self._link.bytes_per_second = orders.pool_rate
         mark = self._pages.mark()
         for op in orders.cancels:
             self._cancel(op)

@@ -84,7 +84,7 @@ class VllmReplica:
         )
 
     async def prefill(self, question: Question) -> tuple[Mapping[str, Any], DecisionRecord]:
-        """Make the prefill for another server, which decodes: the kv_transfer_params to send it, the record."""
+        """Make the prefill for another server: the kv_transfer_params to send it, and the record."""
         self._asked += 1
         request_id = f"{self.name}-{self._asked:04d}"
         answer = await self.server.client.post(
