@@ -29,6 +29,8 @@ def test_the_extras_are_those_of_the_package() -> None:
         "gateway",
         "telemetry",
         "report",
+        "events",
+        "ray",
         "transformers",
         "vllm",
     } == {extra.name for extra in installed_extras()}

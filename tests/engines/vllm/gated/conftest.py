@@ -75,7 +75,7 @@ def engines(tiny_llama: Path) -> Iterator[Callable[[dict[str, Any] | None], Serv
     patch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
     running: list[Any] = []
 
-    def start(transfer: dict[str, Any] | None) -> Served:
+    def start(transfer: dict[str, Any] | None, **more: Any) -> Served:
         from vllm import LLM
 
         stop()
@@ -89,6 +89,7 @@ def engines(tiny_llama: Path) -> Iterator[Callable[[dict[str, Any] | None], Serv
             max_num_seqs=8,
             enforce_eager=True,
             kv_transfer_config=transfer,
+            **more,
         )
         running.append(llm)
         return Served(llm)
