@@ -10,6 +10,7 @@ tiers are written by another process than the one that reads.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import hashlib
 import json
 import os
@@ -262,15 +263,16 @@ def served(bench: Bench) -> None:
             ("raw_socket_get", "valkey_get_vs_raw", lambda: raw.get(into)),
             ("valkey_py_get", "valkey_get_vs_client", library_get),
         ]
-        theirs = lmcache_client(server.port)
+        loop = asyncio.new_event_loop()
+        theirs = lmcache_client(server.port, loop)
         if theirs is not None:
             plain = [f"lmcache-{n}" for n in range(BLOCKS)]
-            theirs.batch_set_sync(plain, values)
+            loop.run_until_complete(theirs.batch_set(plain, values))
             others.append(
                 (
                     "lmcache_resp_get",
                     "valkey_get_vs_lmcache_resp",
-                    lambda: void(theirs.batch_get_sync(plain, into)),
+                    lambda: void(loop.run_until_complete(theirs.batch_get(plain, into))),
                 )
             )
         bench.compare(("valkey_get", getter(tier, into)), others)
@@ -297,12 +299,12 @@ def served(bench: Bench) -> None:
         bench.time("valkey_find_1000", lambda: void(tier.find(many, SECONDS)))
 
 
-def lmcache_client(port: int) -> Any:
+def lmcache_client(port: int, loop: asyncio.AbstractEventLoop) -> Any:
     """LMCache's native client for such a server, with two workers as its documentation has it; else None."""
     try:
         from lmcache.v1.storage_backend.native_clients.resp_client import RESPClient
 
-        return RESPClient("127.0.0.1", port, 2)
+        return RESPClient("127.0.0.1", port, 2, loop)
     except (ImportError, RuntimeError) as error:
         print(f"lmcache: left out, {error}", file=sys.stderr)
         return None

@@ -32,10 +32,8 @@ class Published:
         """The index of each key's 64-bit word in either string."""
         return [word_of(key, self._words) for key in keys]
 
-    def add(self, connection: Connection, keys: Sequence[bytes]) -> None:
-        """Remember keys; one round trip, and a second one when a generation is full."""
-        if not keys:
-            return
+    def request(self, keys: Sequence[bytes]) -> bytes:
+        """What `add` sends for these keys: it may be made before it is known that they are all there."""
         fields = [
             part
             for key, word in zip(keys, self.words(keys), strict=True)
@@ -43,8 +41,14 @@ class Published:
             # BITFIELD counts bits from the most significant one.
             for part in (b"SET", b"u1", b"%d" % (word * 64 + 63 - bit), b"1")
         ]
-        fill = command(b"BITFIELD", self.young, *fields)
-        connection.send([fill, command(b"INCRBY", self._added, b"%d" % len(keys))])
+        count = command(b"INCRBY", self._added, b"%d" % len(keys))
+        return command(b"BITFIELD", self.young, *fields) + count
+
+    def add(self, connection: Connection, keys: Sequence[bytes], request: bytes | None = None) -> None:
+        """Remember keys; one round trip, and a second one when a generation is full."""
+        if not keys:
+            return
+        connection.send([self.request(keys) if request is None else request])
         filled, total = connection.read_replies(2)
         if isinstance(filled, ServerError) or isinstance(total, ServerError):
             # A full server refuses this too. The blocks are stored; only their memory is lost.

@@ -178,9 +178,12 @@ class ValkeyTier:
 
         def exchange(connection: Connection) -> None:
             self._advise(connection)
-            write_values(connection, names, values, ttl, statuses)
+            made: list[bytes] = []
+            write_values(
+                connection, names, values, ttl, statuses, lambda: made.append(self._published.request(keys))
+            )
             stored = [key for key, s in zip(keys, statuses, strict=True) if s == Put.STORED]
-            self._published.add(connection, stored)
+            self._published.add(connection, stored, made[0] if len(stored) == len(keys) else None)
 
         try:
             self._pool.run(timeout_seconds, exchange)

@@ -7,7 +7,7 @@ server's work on the one before. Refuses to know of deadlines (the connection's)
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..tier import Put, Vector
 from .connection import Connection, Reply, ServerError, command
@@ -26,8 +26,12 @@ def write_values(
     values: Sequence[Vector],
     life_seconds: float,
     statuses: bytearray,
+    meanwhile: Callable[[], None],
 ) -> None:
-    """SET each name that is not there yet; fills `statuses` with `Put` bytes as the answers arrive."""
+    """SET each name that is not there yet; fills `statuses` with `Put` bytes as the answers arrive.
+
+    `meanwhile` is called once everything has been sent, while the server is still at work on it.
+    """
     life = b"%d" % max(1, round(life_seconds * 1000))
     tail = b"\r\n" + command(b"NX", b"PX", life).partition(b"\r\n")[2]
     replies = connection.replies()
@@ -47,6 +51,7 @@ def write_values(
             # The server evicts before it refuses: it would refuse the rest as well.
             statuses[len(sizes) :] = bytes([Put.FULL]) * (len(names) - len(sizes))
             break
+    meanwhile()
     for i in range(answered, len(sizes)):
         statuses[i] = _stored(replies.reply())
     replies.finish()
