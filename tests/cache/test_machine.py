@@ -465,3 +465,13 @@ class TestHandoff:
         rig, keys = Rig(learned=False), chain(8)
         rig.known("a", keys, self.FOUND)
         assert isinstance(rig.ask("a"), Compute)
+
+    def test_when_its_wait_is_over_a_wait_for_a_slot_ends_as_any_other(self) -> None:
+        rig = Rig(replica_loads=1, new_replica_loads=1)
+        rig.loading("other", chain(8, "other"), self.FOUND)
+        rig.known("a", chain(8), self.FOUND, handoff_tokens=8 * BLOCK)
+        for _ in range(200):
+            if not isinstance(rig.ask("a"), Wait):
+                break
+            rig.now += 0.01
+        assert isinstance(rig.ask("a"), Compute)

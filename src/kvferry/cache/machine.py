@@ -202,7 +202,7 @@ class Cache:
                 request.local_tokens = local_tokens
             return _COMPUTE
         request.local_tokens = local_tokens
-        if phase is PROBING or (request.handoff_end and self._awaits_handoff(now, request)):
+        if phase is PROBING or (request.handoff_until and self._awaits_handoff(now, request)):
             return _WAIT
         start = local_tokens // self.settings.block_tokens
         waited_out = request.wait_until is not None and now >= request.wait_until

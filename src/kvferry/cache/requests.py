@@ -78,7 +78,7 @@ class Request(msgspec.Struct, eq=False):
     handoff_end: int = 0
     """Leading blocks that another replica has computed for this request."""
     handoff_until: float = 0.0
-    """How long to wait for its publication."""
+    """How long to wait for its publication; 0 when that is over, or there is none."""
     asked_at: float = 0.0
     """When the last probe was emitted."""
     hashes: Sequence[bytes] | None = None

@@ -66,6 +66,8 @@ class Feed:
         self._fresh: str | None = None
         self._closed = threading.Event()
         self._poked = threading.Event()
+        self._wanted = self._shown = 0
+        """How often `poke` was called, and up to which call the latest text reaches."""
         self._owed_until = 0.0
         self._thread = threading.Thread(target=self._run, name="kvferry-metrics", daemon=True)
         self._thread.start()
@@ -78,12 +80,13 @@ class Feed:
     def poke(self) -> None:
         """Something has been counted that no later step may tell of: render soon."""
         self._owed_until = time.monotonic() + 2 * _PERIOD_SECONDS
+        self._wanted += 1
         self._poked.set()
 
     @property
     def owes(self) -> bool:
         """Whether the page would lack what was counted at the last `poke`, if no step came any more."""
-        waits = self._poked.is_set() or self._fresh is not None
+        waits = self._shown < self._wanted or self._fresh is not None
         return waits and time.monotonic() < self._owed_until
 
     def close(self) -> None:
@@ -95,6 +98,7 @@ class Feed:
         last = ""
         while not self._closed.is_set():
             self._poked.clear()
+            wanted = self._wanted
             try:
                 text = self._render().decode()
             except Exception:
@@ -102,6 +106,7 @@ class Feed:
             else:
                 if text != last:
                     self._fresh = last = text
+                self._shown = wanted
             self._closed.wait(_SHORTEST_SECONDS)
             self._poked.wait(_PERIOD_SECONDS - _SHORTEST_SECONDS)
 
