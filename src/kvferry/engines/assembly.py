@@ -19,6 +19,7 @@ from ..executors.shelf import Shelf
 from ..executors.threads import ThreadExecutor
 from ..gate.facts import GateTerms
 from ..gate.publication import Publication
+from ..outcomes import Outcome
 from ..runs.decisions import DecisionRecord
 from ..runs.lines import LineWriter
 from ..store.codec import Codec
@@ -36,14 +37,17 @@ log = logging.getLogger(__name__)
 
 
 def cache_settings(
-    config: Config, shelf: Shelf, *, block_tokens: int, bytes_per_token: int, ranks: int = 1
+    config: Config, tiers: tuple[Outcome, ...], *, block_tokens: int, bytes_per_token: int, ranks: int = 1
 ) -> CacheSettings:
-    """The machine's settings from the user's. `bytes_per_token` is what moves, of all ranks together."""
+    """The machine's settings from the user's. `bytes_per_token` is what moves, of all ranks together.
+
+    `tiers` has, for each tier, what a hit there is booked under.
+    """
     gate, limits, timeouts = config.gate, config.limits, config.timeouts
     return CacheSettings(
         block_tokens=block_tokens,
         bytes_per_token=bytes_per_token,
-        tiers=shelf.outcomes,
+        tiers=tiers,
         ranks=ranks,
         mode=gate.mode,
         terms=GateTerms(

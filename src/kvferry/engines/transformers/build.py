@@ -72,7 +72,7 @@ def build_ferry(config: Config, runner: Runner, clock: Clock, *, chunk_tokens: i
     spaces = namespaces_of(config, runner)
     settings = cache_settings(
         config,
-        shelf,
+        shelf.outcomes,
         block_tokens=config.block_tokens,
         bytes_per_token=bytes_per_token(config.codec, block_layout(runner)),
     )

@@ -191,7 +191,7 @@ def build_scheduler_side(terms: Terms, vllm_config: Any, hellos: Sequence[Hello]
     )
     settings = cache_settings(
         config,
-        shelf,
+        shelf.outcomes,
         block_tokens=terms.block_tokens,
         bytes_per_token=max(1, block_bytes // terms.block_tokens),
         ranks=terms.ranks,

@@ -13,9 +13,9 @@ from typing import Any
 from ....cache.settings import CacheSettings
 from ....config import Config, Loaded, load
 from ....errors import ConfigError
-from ....gate.facts import GateTerms
 from ....outcomes import Outcome
 from ....store.tier import Kind
+from ... import assembly
 
 __all__ = ["HANDOFF_TIER", "INNER_MODULE", "KEY", "KINDS", "cache_settings", "inner_extra", "read_settings"]
 
@@ -76,27 +76,7 @@ def inner_extra(extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cache_settings(config: Config, *, block_tokens: int, bytes_per_token: int) -> CacheSettings:
-    """The gate's and the ledger's settings; what belongs to our own tiers keeps its default."""
-    gate, limits = config.gate, config.limits
-    return CacheSettings(
-        block_tokens=block_tokens,
-        bytes_per_token=bytes_per_token,
-        tiers=_OUTCOMES,
-        mode=gate.mode,
-        terms=GateTerms(
-            policy=gate.policy,
-            objective=gate.objective,
-            margin_seconds=gate.margin,
-            margin_share=gate.margin_share,
-            load_quantile=gate.load_quantile,
-            recompute_quantile=gate.recompute_quantile,
-        ),
-        canary_share=gate.canary_share,
-        holdout_share=gate.holdout_share,
-        explore_share=gate.explore_share,
-        auto_off=gate.auto_off,
-        replica_loads=limits.replica_loads,
-        new_replica_loads=min(limits.new_replica_loads, limits.replica_loads),
-        growth_per_load=limits.growth_per_load,
-        load_seconds=config.timeouts.load,
+    """The gate's and the ledger's settings, for the places where another connector's blocks may come from."""
+    return assembly.cache_settings(
+        config, _OUTCOMES, block_tokens=block_tokens, bytes_per_token=bytes_per_token
     )

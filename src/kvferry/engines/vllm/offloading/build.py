@@ -113,7 +113,7 @@ def build(
         partial(mourner, metrics, joints.evicted),
     )
     settings = cache_settings(
-        config, shelf, block_tokens=size, bytes_per_token=max(1, memory.row_bytes // size)
+        config, shelf.outcomes, block_tokens=size, bytes_per_token=max(1, memory.row_bytes // size)
     )
     cache = Cache(settings, publication_of(config))
     start_from_profile(config, cache, shelf)
