@@ -90,7 +90,9 @@ async def killed_half_way(
         await prefill.kill()
         lost = await decode.line(SECONDS)
         prefill = await sending(folder, tmp_path, address, document)
-        return lost, await decode.line(SECONDS)
+        whole = await decode.line(SECONDS)
+        await decode.ended(SECONDS)  # its last record comes behind its line
+        return lost, whole
     finally:
         proxy.close()
         await asyncio.gather(prefill.stop(), decode.stop())
