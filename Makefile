@@ -92,7 +92,7 @@ format: setup
 	$(BIN)/ruff format $(SOURCES)
 
 bench: setup
-	@set -e; for benchmark in $(filter-out benchmarks/vllm_%,$(wildcard benchmarks/*.py)); do \
+	@set -e; for benchmark in $(filter-out benchmarks/vllm_% %_gpu.py benchmarks/side_by_side.py,$(wildcard benchmarks/*.py)); do \
 		echo "== $$benchmark $(BENCH_ARGS)"; $(BIN)/python $$benchmark $(BENCH_ARGS); \
 	done
 
