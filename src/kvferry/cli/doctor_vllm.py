@@ -15,6 +15,8 @@ import msgspec
 from ..config import Config
 from ..config.urls import hide_password
 from ..engines.vllm.checks import MODULE, check_transfer, read_extra
+from ..engines.vllm.checks import Finding as Problem
+from ..engines.vllm.checks_tier import CONNECTOR, check_offloading, our_tiers, read_tier
 from ..errors import UsageError
 from ..units import format_bytes
 from .findings import Finding
@@ -59,23 +61,16 @@ def examine_transfer(
     if isinstance(name, str) and name.startswith("Gated"):
         yield from _gated(name, module, document)
         return
-    for problem in check_transfer(document):
-        status = "broken" if problem.disables else "note"
-        yield Finding(
-            "kv-transfer-config", "broken" if status == "broken" else "note", problem.what, problem.write
-        )
-    if module != MODULE:
-        return
-    config, _ = read_extra(document.get("kv_connector_extra_config") or {}, env={})
-    yield Finding("role", "ok", _role(document.get("kv_role"), config))
-    yield Finding("tiers", "ok", _tiers(config))
-    yield Finding(
-        "gate",
-        "ok",
-        f"mode {config.gate.mode}, policy {config.gate.policy}: a load has to win by "
-        f"{config.gate.margin * 1e3:g} ms and {config.gate.margin_share:.0%} of the recompute; "
-        f"{config.gate.holdout_share:.0%} of requests never load, as the comparison",
-    )
+    if name == CONNECTOR:
+        yield from _offloading(document, model)
+    else:
+        yield from map(_finding, check_transfer(document))
+        if module != MODULE:
+            return
+        config, _ = read_extra(document.get("kv_connector_extra_config") or {}, env={})
+        yield Finding("role", "ok", _role(document.get("kv_role"), config))
+        yield Finding("tiers", "ok", _tiers(config))
+        yield _gate(config)
     yield Finding(
         "engine",
         "note",
@@ -92,6 +87,42 @@ def examine_transfer(
         )
 
 
+def _offloading(document: Mapping[str, Any], model: str | None) -> Iterator[Finding]:
+    yield from map(_finding, check_offloading(document))
+    extra = document.get("kv_connector_extra_config") or {}
+    for place, entry in our_tiers(document):
+        config = read_tier(entry, place, env={})
+        if not config.revision and not (model is not None and Path(model).is_dir()):
+            yield Finding(
+                "weights",
+                "note" if model is None else "broken",
+                "the tier is off unless it can tell the weights apart, which it does by revision, or by the "
+                "files where vLLM's MODEL is a local folder",
+                f'write "revision": "COMMIT-OF-THE-WEIGHTS" in secondary_tiers[{place}]',
+            )
+        host = extra.get("cpu_bytes_to_use")
+        first = f"{format_bytes(host)} of vLLM's host memory, then " if isinstance(host, int) else ""
+        yield Finding("role", "ok", f"a tier under vLLM's own offloading; {_PUBLISHES[config.publish]}")
+        yield Finding("tiers", "ok", first + _tiers(msgspec.structs.replace(config, host_memory=0)))
+        yield _gate(config)
+
+
+def _finding(problem: Problem) -> Finding:
+    return Finding(
+        "kv-transfer-config", "broken" if problem.disables else "note", problem.what, problem.write
+    )
+
+
+def _gate(config: Config) -> Finding:
+    return Finding(
+        "gate",
+        "ok",
+        f"mode {config.gate.mode}, policy {config.gate.policy}: a load has to win by "
+        f"{config.gate.margin * 1e3:g} ms and {config.gate.margin_share:.0%} of the recompute; "
+        f"{config.gate.holdout_share:.0%} of requests never load, as the comparison",
+    )
+
+
 def _gated(name: str, module: Any, document: Mapping[str, Any]) -> Iterator[Finding]:
     wanted = "kvferry.engines.vllm.gated"
     if module != wanted:
@@ -102,6 +133,13 @@ def _gated(name: str, module: Any, document: Mapping[str, Any]) -> Iterator[Find
             f'write "kv_connector_module_path": "{wanted}"',
         )
     inner = name.removeprefix("Gated")
+    if inner == CONNECTOR and our_tiers(document):
+        yield Finding(
+            "kv-transfer-config",
+            "note",
+            "kvferry's tier under it has a gate of its own, and its metrics would stand on the page twice",
+            f'write "kv_connector": "{CONNECTOR}", and no kv_connector_module_path',
+        )
     if document.get("kv_load_failure_policy", "fail") != "recompute":
         yield Finding(
             "kv-transfer-config",

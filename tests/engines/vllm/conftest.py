@@ -115,9 +115,8 @@ class Trio:
         for replica in self.all:
             replica.settle()
             balanced(replica)
-            side = replica.connector._scheduler
-            assert not side._lent
-            assert not side._requests
+            assert not len(replica.connector._kept)
+            assert not replica.connector._scheduler._requests
         for prompt in prompts:
             self.c.forget()
             third = self.c.ask(prompt)
@@ -132,6 +131,16 @@ def step_until(replica: Replica, reached: Callable[[], bool], seconds: float = 3
     while not reached():
         assert time.monotonic() < end, "the engine did not get there"
         replica.step()
+
+
+def revive(replica: Replica) -> None:
+    """A scheduler's half as after a start, whatever has become of the last one."""
+    connector = replica.connector
+    connector._feed.close()
+    if connector._scheduler is not None:
+        connector._scheduler.close()
+    connector.why_off = ""
+    connector.set_xfer_handshake_metadata_pp_aware({(0, 0): replica.worker._hello})
 
 
 def balanced(replica: Replica) -> None:

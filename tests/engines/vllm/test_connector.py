@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,7 +19,7 @@ pytest.importorskip(
 
 from kvferry.errors import EngineError
 
-from .conftest import Trio, Truth, balanced, prompt_for
+from .conftest import Trio, Truth, balanced, prompt_for, revive, step_until
 from .faulty import FaultyPool
 from .replicas import SETTINGS, Replica, save_llama, save_lora
 
@@ -265,6 +270,117 @@ def test_a_request_with_fields_that_make_no_sense_is_served_without_the_cache(tr
     trio.sound(prompt)
 
 
+def test_a_class_of_data_that_may_be_shared_is_shared_by_itself(replica: Make, pool_url: Own) -> None:
+    prompt = prompt_for("public", TOKENS)
+    one = replica({"pool": pool_url[1], "shareable_data_classes": ["public"]})
+    for ledger in (COLD, WHOLE):
+        assert one.ask(prompt, fields={"data_class": "public"}).ledger == ledger
+        one.forget()
+    assert "pool_hit" not in one.ask(prompt).ledger
+
+
+def test_vllms_own_limit_of_a_request_is_kept(trio: Trio) -> None:
+    prompt = prompt_for("own limit", TOKENS)
+    trio.published(prompt)
+    answer = trio.b.ask(prompt, transfer={"max_load_tokens": 0})
+    assert answer.agrees_with(trio.truth(prompt))
+    assert answer.ledger == {"declined": 288, "partial_block": 12}
+
+
+def test_the_gate_sees_the_engine_as_it_is(trio: Trio) -> None:
+    """Running decodes, the queue, free blocks and the prefill that was learned: of this moment."""
+    prompt = prompt_for("facts", TOKENS)
+    trio.published(prompt)
+    trio.b.ask(prompt_for("taught", TOKENS), fields={"max_load_tokens": 0})
+    decoding = trio.b.send(prompt_for("decoding", 100), answer_tokens=200)
+    step_until(trio.b, lambda: any(r.num_output_tokens > 1 for r in trio.b.scheduler.running))
+    free = trio.b.pool.get_num_free_blocks()
+    record = trio.b.ask(prompt).record
+    trio.b.abort(decoding)
+    assert record is not None
+    assert record.facts is not None
+    live = record.facts.live
+    assert live.running_requests == 1
+    assert live.prefill_observations >= 1
+    assert abs(live.free_blocks - free) <= 10
+
+
+def test_tiers_are_asked_and_read_beside_the_engines_thread(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = prompt_for("threads", TOKENS)
+    threads: dict[str, set[str]] = {}
+
+    def watched(name: str) -> None:
+        inner = getattr(trio.pool, name)
+
+        def call(*args: object, **kwargs: object) -> object:
+            threads.setdefault(name, set()).add(threading.current_thread().name)
+            return inner(*args, **kwargs)
+
+        monkeypatch.setattr(trio.pool, name, call)
+
+    for name in ("find", "get_telling", "put"):
+        watched(name)
+    trio.published(prompt)
+    assert trio.b.ask(prompt).ledger == WHOLE
+    assert threads.keys() == {"find", "get_telling", "put"}
+    assert threading.current_thread().name not in set().union(*threads.values())
+
+
+def test_modes_follow_each_other_while_the_engine_runs(trio: Trio) -> None:
+    prompt = prompt_for("modes", TOKENS)
+    trio.published(prompt)
+    controls = trio.b.connector._scheduler.controls
+    expected = {
+        "shadow": "declined",
+        "on": "pool_hit",
+        "canary": "declined",
+        "off": "",
+        "on again": "pool_hit",
+    }
+    cache = trio.b.connector._scheduler._ferry._cache
+    share, cache.settings = cache.settings, dataclasses.replace(cache.settings, canary_share=0.0)
+    for mode, outcome in expected.items():
+        controls.change({"gate.mode": mode.split()[0]})
+        trio.b.forget()
+        answer = trio.b.ask(prompt)
+        assert answer.agrees_with(trio.truth(prompt))
+        assert answer.record is not None
+        assert answer.record.mode == mode.split()[0]
+        assert answer.ledger.get(outcome or "pool_hit", 0) == (288 if outcome else 0), mode
+    cache.settings = share
+
+
+def test_a_holdout_never_loads_and_is_marked(trio: Trio) -> None:
+    prompt = prompt_for("holdout", TOKENS)
+    trio.published(prompt)
+    cache = trio.b.connector._scheduler._ferry._cache
+    usual, cache.settings = cache.settings, dataclasses.replace(cache.settings, holdout_share=1.0)
+    answer = trio.b.ask(prompt)
+    cache.settings = usual
+    assert answer.agrees_with(trio.truth(prompt))
+    assert answer.ledger == {"declined": 288, "partial_block": 12}
+    assert answer.record is not None
+    assert answer.record.facts is not None
+    assert answer.record.facts.arm == "holdout"
+
+
+def test_after_a_reset_nothing_that_was_stored_before_is_read(trio: Trio) -> None:
+    """vLLM resets the connector when weights have changed."""
+    prompt = prompt_for("reset", TOKENS)
+    trio.published(prompt)
+    assert trio.b.ask(prompt).ledger == WHOLE
+    trio.b.forget()
+    assert trio.b.connector.reset_cache()
+    answer = trio.b.ask(prompt)
+    assert answer.agrees_with(trio.truth(prompt))
+    assert answer.ledger == COLD
+    trio.b.settle()
+    assert trio.c.ask(prompt).ledger == WHOLE
+    revive(trio.b)
+
+
 def test_shadow_mode_decides_and_moves_nothing(replica: Make, trio: Trio) -> None:
     prompt = prompt_for("shadow", TOKENS)
     trio.published(prompt)
@@ -340,12 +456,28 @@ UNSAFE = {
 
 @pytest.mark.parametrize(("settings", "terms", "write"), UNSAFE.values(), ids=UNSAFE)
 def test_what_is_not_safe_turns_it_off_and_says_what_to_write(
-    replica: Make, trio: Trio, settings: dict[str, object], terms: dict[str, object], write: str
+    replica: Make,
+    trio: Trio,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, object],
+    terms: dict[str, object],
+    write: str,
 ) -> None:
     prompt = prompt_for("unsafe", TOKENS)
     trio.published(prompt)
-    off = replica({"pool": trio.url, **settings}, **terms)
+    said: list[str] = []
+    listener = logging.Handler()
+    monkeypatch.setattr(listener, "emit", lambda record: said.append(record.getMessage()))
+    logging.getLogger("vllm.kvferry").addHandler(listener)
+    try:
+        off = replica({"pool": trio.url, **settings}, **terms)
+    finally:
+        logging.getLogger("vllm.kvferry").removeHandler(listener)
     assert write in off.connector.why_off
+    assert any(write in text for text in said), "it is not in the log"
+    text = off.connector._metrics.render().decode()
+    assert 'kvferry_mode{mode="off"} 1.0' in text
+    assert 'kvferry_failures_total{part="cache"} 1.0' in text
     answer = off.ask(prompt)
     assert answer.agrees_with(trio.truth(prompt))
     assert (answer.cached, answer.record) == (0, None)
@@ -388,6 +520,32 @@ def test_a_running_engine_is_switched_over_http(replica: Make, trio: Trio) -> No
     assert switch(gate__mode="on", pool__bytes_per_second=1e9)["gate.mode"] == "on"
     assert one.ask(prompt).ledger["pool_hit"] > 0
     assert one.connector._scheduler._ferry.link_rate == 1e9
+
+
+def test_what_an_engine_records_is_a_run_like_any_other(
+    trio: Trio, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from kvferry.cli.main import main
+
+    prompt = prompt_for("reported", TOKENS)
+    trio.published(prompt)
+    record = trio.b.ask(prompt).record
+    assert record is not None
+    assert trio.b._records is not None
+    folder = str(trio.b._records.parent)
+    assert main(["why", folder, record.request_id]) == 0
+    assert "recompute" in capsys.readouterr().out
+
+
+def test_a_prompt_of_embeddings_goes_without_the_cache() -> None:
+    from kvferry.engines.vllm.connector import FerryConnector
+
+    said: list[str] = []
+    scheduler: Any = SimpleNamespace(arrive=lambda *_, barred: said.append(barred))
+    connector = object.__new__(FerryConnector)
+    request = SimpleNamespace(kv_transfer_params=None, prompt_embeds=object(), lora_request=None)
+    connector._arrive(scheduler, request)
+    assert said == ["its prompt has embeddings"]
 
 
 def test_metrics_travel_to_the_page_of_the_serving_process(replica: Make, trio: Trio) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,13 +13,25 @@ pytest.importorskip(
     "vllm", reason="vLLM is not installed here: make test-vllm runs these in a venv of its own"
 )
 
-from .conftest import Truth, balanced, prompt_for
+from prometheus_client import REGISTRY
+
+from .conftest import Truth, balanced, prompt_for, step_until
 from .replicas import Replica
 
 TOKENS, BLOCKS = 300, 9
 Make = Callable[..., Replica]
 
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two workers of vLLM need two cores")
+
+
+def shown(name: str, **labels: str) -> dict[str, float]:
+    """Values on the page of this process, by the engine's process that counted them."""
+    return {
+        sample.labels.get("process", ""): sample.value
+        for family in REGISTRY.collect()
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    }
 
 
 @pytest.fixture
@@ -71,7 +84,7 @@ def test_host_memory_of_a_worker_in_a_process_of_its_own(
 ) -> None:
     """The scheduler cannot look into it: the worker tells what is there."""
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0")
-    one = replica({"host_memory": "64MiB"}, distributed_executor_backend="mp")
+    one = replica({"host_memory": "64MiB"}, distributed_executor_backend="mp", disable_log_stats=False)
     try:
         prompt = prompt_for("mirrored", TOKENS)
         assert one.ask(prompt).agrees_with(truth(prompt))
@@ -79,5 +92,16 @@ def test_host_memory_of_a_worker_in_a_process_of_its_own(
         again = one.ask(prompt)
         assert again.agrees_with(truth(prompt))
         assert again.ledger == {"host_hit": 288, "partial_block": 12}
+        # What each process counted, and what vLLM says of it in its own words, on vLLM's own page.
+        step_until(
+            one, lambda: shown("kvferry_ledger_tokens_total", outcome="host_hit").get("scheduler") == 288
+        )
+        end = time.monotonic() + 30.0
+        while not shown("kvferry_read_bytes_total", tier="host").get("worker-0"):
+            # A worker's metrics travel with steps; the last second's with the next request's.
+            assert time.monotonic() < end
+            one.ask([7, 8, 9], answer_tokens=1)
+            time.sleep(0.05)
+        assert shown("vllm:prompt_tokens_cached_by_source_total", source="host") == {"": 288}
     finally:
         one.engine.engine_core.shutdown()

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import json
+import socket
 import threading
 import time
+import urllib.error
+import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -35,6 +39,7 @@ from vllm.v1.kv_offload.config import (
 from vllm.v1.kv_offload.tiering.base import SecondaryTierManager
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
+from kvferry.engines.vllm.offloading import usage
 from kvferry.engines.vllm.tier import FerryTier
 from kvferry.errors import EngineError
 from kvferry.outcomes import Outcome
@@ -601,6 +606,106 @@ def test_a_mode_that_moves_nothing(make: Make, tmp_path: Path, mode: str) -> Non
     assert make(tier_settings(pool)).serve("d", chain("another", 4)) == 0
     found = Outcome.DECLINED in records(tmp_path)[0].ledger
     assert found is (mode == "shadow")
+
+
+class Port:
+    """The control port of one tier."""
+
+    def __init__(self) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{probe.getsockname()[1]}"
+
+    def switch(self, **changes: object) -> dict[str, Any]:
+        body = json.dumps({name.replace("__", "."): value for name, value in changes.items()}).encode()
+        url = f"http://{self.address}/kvferry/settings"
+        with urllib.request.urlopen(url, data=body, timeout=10) as answer:
+            found: dict[str, Any] = json.loads(answer.read())
+        return found
+
+
+def test_a_running_tier_is_switched(make: Make, tmp_path: Path) -> None:
+    pool, port = f"files://{tmp_path}/pool", Port()
+    held = [chain(f"held-{i}", 4) for i in range(4)]
+    first = make(tier_settings(pool))
+    for i, keys in enumerate(held):
+        first.serve(f"a{i}", keys)
+    gate = {**ALWAYS["gate"], "canary_share": 0.0}
+    one = make(tier_settings(pool, record=str(tmp_path), control=port.address, gate=gate))
+    assert one.serve("on", held[0]) == 4
+    # A canary of no request is a mode in which none loads.
+    modes = {"shadow": 0, "off": 0, "canary": 0, "on": 4}
+    for (mode, hits), keys in zip(modes.items(), [*held[1:], held[1]], strict=True):
+        assert port.switch(gate__mode=mode)["gate.mode"] == mode
+        one.forget()
+        assert one.serve(f"in {mode}", keys) == hits
+        stats = one.tier.get_stats()
+        assert stats is not None
+        assert stats.reduce()[f"kvferry_mode:('{mode}',)"] == 1
+    one.step()
+    assert [record.mode for record in records(tmp_path)] == ["on", *modes]
+    assert one.wrong == 0
+
+
+def test_what_a_switched_tier_publishes_follows_the_mode(make: Make, tmp_path: Path) -> None:
+    pool, port = f"files://{tmp_path}/pool", Port()
+    one = make(tier_settings(pool, control=port.address))
+    for mode in ("shadow", "on"):
+        port.switch(gate__mode=mode)
+        keys = chain(mode, 4)
+        one.serve(mode, keys)
+        assert held(make, pool, keys) == (4 if mode == "on" else 0)
+
+
+def test_a_request_that_came_before_the_switch_is_of_the_mode_that_it_is_decided_in(
+    make: Make, tmp_path: Path
+) -> None:
+    """vLLM tells of a request's chunks with its first look-up: until then nothing is settled."""
+    pool, port = f"files://{tmp_path}/pool", Port()
+    one = make(tier_settings(pool, control=port.address))
+    keys = chain("between", 4)
+    context = one.arrive("r", keys)
+    port.switch(gate__mode="shadow")
+    one.settle(context, keys)
+    one.step(["r"])
+    one.compute(context, keys)
+    one.step()
+    one.manager.on_request_finished(context)
+    one.quiet()
+    assert held(make, pool, keys) == 0
+
+
+def test_a_switch_that_is_none_is_refused(make: Make, tmp_path: Path) -> None:
+    port = Port()
+    make(tier_settings(f"files://{tmp_path}/pool", control=port.address))
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        port.switch(gate__mode="sideways")
+    assert refused.value.code == 400
+
+
+def test_what_the_pool_holds_is_on_vllms_page(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage, "_PERIOD_SECONDS", 0.02)
+    one = make(tier_settings(f"files://{tmp_path}/pool"))
+    one.serve("a", chain("prompt", 4))
+    figures: dict[str, float] = {}
+    for _ in range(STEPS):
+        stats = one.tier.get_stats()
+        figures |= stats.reduce() if stats is not None else {}
+        if figures.get("kvferry_tier_used_bytes:('pool',)", 0) >= 4 * ROW:
+            break
+        time.sleep(0.005)
+    assert figures["kvferry_tier_up:('pool',)"] == 1
+    assert figures["kvferry_tier_used_bytes:('pool',)"] >= 4 * ROW
+
+
+def test_a_tier_that_is_off_says_so_on_the_page(make: Make) -> None:
+    stats = make(tier_settings("memory://?capacity=1MiB", codec="fp8")).tier.get_stats()
+    assert stats is not None
+    figures = stats.reduce()
+    assert figures["kvferry_mode:('off',)"] == 1
+    assert figures["kvferry_failures_total:('cache',)"] == 1
 
 
 # -- what is published -------------------------------------------------------------------------------------

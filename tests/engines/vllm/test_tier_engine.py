@@ -7,6 +7,7 @@ a plain worker copies in their place. Scheduler, connector, manager and tier are
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ pytest.importorskip(
 )
 
 import torch
+from prometheus_client import REGISTRY
 from vllm.v1.kv_offload.base import CanonicalKVCaches, OffloadingWorker, TransferResult
 from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
@@ -141,6 +143,7 @@ class Engines:
             prefix_caching_hash_algo="sha256_cbor",
             kv_transfer_config=transfer,
             enforce_eager=True,
+            disable_log_stats=False,
         )
         return self._running
 
@@ -153,6 +156,10 @@ class Engines:
             self._running = None
             ensure_kv_transfer_shutdown()
             cleanup_dist_env_and_memory()
+            for collector in list(REGISTRY._collector_to_names):
+                # vLLM takes its own off the page when the next engine of a process begins.
+                if str(getattr(collector, "_name", "")).startswith("kvferry_"):
+                    REGISTRY.unregister(collector)
 
     def records(self, name: str) -> list[DecisionRecord]:
         lines = (self.folder / name / "decisions.jsonl").read_bytes().splitlines()
@@ -200,6 +207,18 @@ def answer(llm: Any, ids: list[int], params: dict[str, Any] | None = None) -> tu
     return list(output.outputs[0].token_ids), int(output.num_cached_tokens)
 
 
+def page() -> dict[tuple[str, str], float]:
+    """What vLLM's own /metrics shows of kvferry: by name and the label that is ours."""
+    return {
+        (sample.name, label): sample.value
+        for family in REGISTRY.collect()
+        if family.name.startswith("kvferry_")
+        for sample in family.samples
+        for name, label in sample.labels.items()
+        if name in ("outcome", "mode") and sample.labels.get("process") is None
+    }
+
+
 def prompt(seed: int, tokens: int) -> list[int]:
     return [random.Random(seed * 10_007 + i).randrange(5, 500) for i in range(tokens)]
 
@@ -212,8 +231,14 @@ def test_what_one_engine_computed_another_loads(engines: Engines, computed: dict
     two = engines.start("two")
     assert answer(two, FORK_IDS) == (computed["fork"], 192)
     assert answer(two, LONG_IDS) == (computed["long"], 320)
+    end = time.monotonic() + 20
+    while (shown := page()).get(("kvferry_ledger_tokens_total", "pool_hit")) != 10 * BLOCK:
+        # What a tier counts goes to vLLM's page with steps, and a request's end is known with the next.
+        assert time.monotonic() < end, shown
+        answer(two, [7, 8, 9])
     engines.stop()
-    fork, long = engines.records("two")
+    assert shown["kvferry_mode", "on"] == 1
+    fork, long, *_ = engines.records("two")
     assert [(run.start_block, run.good_blocks) for run in (*fork.loads, *long.loads)] == [(0, 6), (6, 4)]
     assert fork.path == long.path == "pool_hit"
     assert [sum(r.ledger.values()) for r in (fork, long)] == [9 * BLOCK + 1, 10 * BLOCK + 1]

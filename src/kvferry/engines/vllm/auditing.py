@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...gate.arms import uniform
+from .kept import Kept
 from .ordering import Tracked
 from .orders import AuditDone, Run
 from .spaces import EngineSpaces
@@ -27,36 +28,34 @@ _SECONDS = 5.0
 @dataclass(slots=True)
 class _Audit:
     data_class: str
-    kept: list[Any]
-    """The engine's block, kept as it is meanwhile."""
     ranks_left: int
 
 
 class Audits:
     """Comparisons under way and to be ordered. `tolerance` bounds the relative L2 distance."""
 
-    def __init__(self, spaces: EngineSpaces, tolerance: float, ranks: int) -> None:
+    def __init__(self, spaces: EngineSpaces, tolerance: float, ranks: int, kept: Kept) -> None:
         self.queued: list[Run] = []
         self._spaces = spaces
         self._tolerance = tolerance
         self._ranks = ranks
+        self._kept = kept
         self._under_way: dict[int, _Audit] = {}
         self._seen: set[str] = set()
         self._last = 0
 
-    def consider(self, tracked: Tracked, found: tuple[int, int] | None, block_id: int, pool: Any) -> None:
-        """`found` is tier and number of a block that was computed though a tier holds it."""
+    def consider(self, tracked: Tracked, found: tuple[int, int] | None, block_id: int, block: Any) -> None:
+        """`found` is tier and number of a block that was computed though a tier holds it; `block` is ours."""
         data_class = tracked.fields.data_class or self._spaces.data_class
         if found is None or not block_id or not tracked.digests:
             return
         if data_class in self._seen and uniform(tracked.rid, "audit") >= _SHARE:
             return
         tier, number = found
-        kept = [pool.blocks[block_id]]
-        pool.touch(kept)
         self._last += 1
+        self._kept.keep(("audit", self._last), [block])
         self._seen.add(data_class)
-        self._under_way[self._last] = _Audit(data_class, kept, self._ranks)
+        self._under_way[self._last] = _Audit(data_class, self._ranks)
         self.queued.append(
             Run(
                 self._last,
@@ -70,7 +69,7 @@ class Audits:
             )
         )
 
-    def done(self, answer: AuditDone, pool: Any) -> None:
+    def done(self, answer: AuditDone) -> None:
         """One rank's comparison."""
         audit = self._under_way.get(answer.op)
         if audit is None:
@@ -78,7 +77,7 @@ class Audits:
         audit.ranks_left -= 1
         if not audit.ranks_left:
             del self._under_way[answer.op]
-            pool.free_blocks(audit.kept)
+            self._kept.give_back(("audit", answer.op))
         if answer.error is None:
             # It was evicted meanwhile, or did not arrive: nothing is proven, so the next one counts.
             self._seen.discard(audit.data_class)

@@ -43,13 +43,15 @@ from ..assembly import (
 from ..ferry import Ferry
 from .audit import tolerance_of
 from .auditing import Audits
-from .checks import Finding, Role, check_engine, check_transfer, read_extra
+from .checks import ALLOW_FAIL, Finding, Role, check_engine, check_transfer, read_extra
 from .identity import engine_of, kv_dtype_of, namespaces
+from .kept import Kept
 from .mirror import HostChanges, MirroredTier
 from .ordering import OrderingExecutor
 from .orders import GroupShape, Hello
 from .pages import Pages
 from .parts import PiecedTier, PieceKeys
+from .runfolder import begin_run
 from .schedulerside import SchedulerSide
 from .shelves import Fittings, leave_fittings, take_fittings
 from .spaces import EngineSpaces, member_names
@@ -166,7 +168,9 @@ def build_worker_side(terms: Terms, rank: int, pages: Pages) -> tuple[WorkerSide
     return worker, fittings.metrics
 
 
-def build_scheduler_side(terms: Terms, vllm_config: Any, hellos: Sequence[Hello]) -> SchedulerSide:
+def build_scheduler_side(
+    terms: Terms, vllm_config: Any, hellos: Sequence[Hello], kept: Kept
+) -> SchedulerSide:
     """The scheduler's half. Raises EngineError where the engine's blocks cannot be named."""
     for hello in hellos:
         if hello.why_not:
@@ -242,6 +246,8 @@ def build_scheduler_side(terms: Terms, vllm_config: Any, hellos: Sequence[Hello]
         ordering.append(OrderingExecutor(lookups, deliver, terms.ranks))
         return ordering[0]
 
+    extra = vllm_config.kv_transfer_config.kv_connector_extra_config
+    begin_run(terms.config, {name: value for name, value in extra.items() if name != ALLOW_FAIL})
     base = spaces_of[config.data_class][0][0].digest().hex()
     ferry = Ferry(
         config=config,
@@ -272,7 +278,8 @@ def build_scheduler_side(terms: Terms, vllm_config: Any, hellos: Sequence[Hello]
         windowed=terms.windowed,
         kinds=shelf.kinds,
         mirror=mirror,
-        audits=Audits(spaces, tolerance_of(terms.kv_dtype), terms.ranks),
+        audits=Audits(spaces, tolerance_of(terms.kv_dtype), terms.ranks, kept),
+        kept=kept,
     )
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import msgspec
 import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
@@ -25,7 +27,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.v1.request import RequestStatus
 
-from ...config import RequestFields, parse_request_fields, split_address
+from ...config import RequestFields, parse_request_fields
 from ...errors import ConfigError, EngineError, KvferryError
 from ...store.tier import Kind
 from ...telemetry.metrics import Metrics, open_metrics
@@ -33,10 +35,12 @@ from ...telemetry.names import Mode, Part
 from ..cacheside import Adapter
 from .build import Terms, build_scheduler_side, build_worker_side, read_terms, say_hello
 from .identity import adapter_version
+from .kept import Kept
 from .orders import Hello, Orders, Report
 from .pages import Pages
 from .schedulerside import SchedulerSide
 from .stats import Feed, FerryStats, ShownMetrics
+from .switched import open_switches
 from .workerside import Results, WorkerSide
 
 __all__ = ["FerryConnector"]
@@ -63,13 +67,19 @@ class FerryConnector(KVConnectorBase_V1, SupportsHMA):
         self._worker: WorkerSide | None = None
         self._pages: Pages | None = None
         self._metrics = Metrics()
-        self._hello = Hello((), "the worker has not registered its KV cache")
+        self._hello: Hello | None = None
+        """What this rank tells the scheduler's half; also that it cannot be used, but for settings alone."""
         self._results = Results()
         self._report: Report | None = None
         self._manager: Any = None
         self._adapters: dict[str, Adapter] = {}
-        self._orphans: list[tuple[str, tuple[int, ...]]] = []
-        """Requests that wait for loads of a scheduler's half that has failed, and the blocks of these."""
+        self._kept: Kept | None = None
+        self._chosen: tuple[str, int] = ("", 0)
+        """The request that a load was chosen for last, and the tokens that the engine held of it."""
+        self._promised: dict[str, tuple[int, ...]] = {}
+        """Requests that wait for loads whose orders have not left yet, and the blocks of these."""
+        self._cancels: tuple[int, ...] = ()
+        """Publications of a scheduler's half that has failed."""
         self.why_off = ""
         """Why this engine serves without the shared cache; empty while it has one."""
         self._terms: Terms | None = None
@@ -86,6 +96,7 @@ class FerryConnector(KVConnectorBase_V1, SupportsHMA):
             self._turn_off(terms.why_off, strict=terms.config.strict)
         else:
             self._terms = terms
+            self._hello = Hello((), "the worker has not registered its KV cache")
 
     # -- the worker's half -------------------------------------------------------------------------------
 
@@ -105,13 +116,14 @@ class FerryConnector(KVConnectorBase_V1, SupportsHMA):
 
         try:
             register()
-        except KvferryError as error:
-            self._hello = Hello((), str(error))
-            self._turn_off(str(error), strict=terms.config.strict)
+        except Exception as error:  # whatever it is, the engine must start
+            why = _why(error)
+            self._hello = Hello((), why)
+            self._turn_off(why, strict=terms.config.strict)
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
         """How this rank lays its blocks out."""
-        return self._hello if self._terms is not None else None
+        return self._hello
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         """This step's orders: loads may write to their blocks from now on."""
@@ -163,12 +175,16 @@ class FerryConnector(KVConnectorBase_V1, SupportsHMA):
             return
         hellos = [hello for _, hello in sorted(metadata.items()) if isinstance(hello, Hello)]
         try:
-            self._scheduler = build_scheduler_side(terms, self._vllm_config, hellos)
+            self._kept = Kept(terms.ranks)
+            self._scheduler = build_scheduler_side(terms, self._vllm_config, hellos, self._kept)
             self._scheduler.bind(self._manager)
             self._feed = Feed("scheduler", self._scheduler.metrics)
-            self._serve_controls(terms, self._scheduler)
-        except KvferryError as error:
-            self._turn_off(str(error), strict=terms.config.strict)
+            self._closing.enter_context(open_switches(terms.config, self._scheduler.controls))
+        except Exception as error:  # whatever it is, the engine must start
+            built, self._scheduler = self._scheduler, None
+            if built is not None:
+                built.broke(str(error))
+            self._turn_off(_why(error), strict=terms.config.strict)
 
     def on_new_request(self, request: Any) -> None:
         """A request has arrived: look its blocks up."""
@@ -180,16 +196,21 @@ class FerryConnector(KVConnectorBase_V1, SupportsHMA):
         tokens = self._with_scheduler(
             lambda scheduler: scheduler.matched(request, num_computed_tokens), nothing
         )
+        if tokens:
+            self._chosen = (request.request_id, num_computed_tokens)
         return tokens, bool(tokens)
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Blocks exist for the tokens to load."""
         ids = blocks.get_block_ids()
-        waits = self._scheduler is not None and num_external_tokens > 0
+        if num_external_tokens > 0 and self._terms is not None:
+            # From now on the engine waits for a load, whatever becomes of the half that is to order it.
+            rid, local = self._chosen
+            size = self._terms.block_tokens
+            start = local // size if rid == request.request_id else 0
+            end = -(-(start * size + num_external_tokens) // size)
+            self._promised[request.request_id] = tuple(block for block in ids[0][start:end] if block)
         self._with_scheduler(lambda scheduler: scheduler.allocated(request, ids, num_external_tokens), None)
-        if waits and self._scheduler is None:
-            # The engine waits for a load that nobody will order now.
-            self._orphans.append((request.request_id, tuple(block for block in ids[0] if block)))
 
     def get_external_cache_hit_sources(
         self, request: Any, num_external_tokens: int
@@ -207,14 +228,24 @@ class FerryConnector(KVConnectorBase_V1, SupportsHMA):
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         """This step's orders."""
         orders = self._with_scheduler(lambda scheduler: scheduler.planned(scheduler_output), Orders(0))
-        if self._orphans:
-            orders.refusals, self._orphans = [*orders.refusals, *self._orphans], []
+        if self._scheduler is not None:
+            for rid in (*(run.rid for run in orders.loads), *(rid for rid, _ in orders.refusals)):
+                self._promised.pop(rid, None)
+        else:
+            orders.refusals += self._promised.items()
+            self._promised.clear()
+            orders.cancels += self._cancels
+            self._cancels = ()
+        if self._kept is not None:
+            self._kept.sent(orders)
         return orders
 
     def update_connector_output(self, connector_output: Any) -> None:
         """What the workers have answered."""
         report = connector_output.kv_connector_worker_meta
         known = report if isinstance(report, Report) else None
+        if known is not None and self._kept is not None:
+            self._kept.heard(known)
         self._with_scheduler(lambda scheduler: scheduler.reported(known), None)
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
@@ -244,8 +275,11 @@ class FerryConnector(KVConnectorBase_V1, SupportsHMA):
 
     def has_pending_push_work(self) -> bool:
         """Whether the engine has to make a step though no request is left: orders travel with steps."""
-        owes = self._feed is not None and self._feed.owes
-        return self._with_scheduler(lambda scheduler: scheduler.pending, False) or owes
+        if self._with_scheduler(lambda scheduler: scheduler.pending, False):
+            return True
+        if self._kept is not None and self._kept.waits(time.monotonic()):
+            return True
+        return self._feed is not None and self._feed.owes
 
     def reset_cache(self) -> bool | None:
         """The engine's KV is void, its weights may have changed: nothing stored before may be read again."""
@@ -282,6 +316,7 @@ class FerryConnector(KVConnectorBase_V1, SupportsHMA):
             # One request's mistake: it is served without the cache, and told so in its record.
             scheduler.arrive(request, RequestFields(), None, barred=str(error))
             return
+        fields = _limited(fields, request.kv_transfer_params)
         barred = "its prompt has embeddings" if request.prompt_embeds is not None else ""
         scheduler.arrive(request, fields, self._adapter(request.lora_request), barred=barred)
 
@@ -303,7 +338,9 @@ class FerryConnector(KVConnectorBase_V1, SupportsHMA):
         except Exception as error:  # whatever it is, the engine must go on
             log.exception("kvferry has failed; the engine goes on without it")
             self._scheduler = None
-            self._orphans += scheduler.unsent()
+            if self._kept is not None:
+                self._kept.abandon(time.monotonic())
+                self._cancels = tuple(self._kept.publications())
             self.why_off = f"{type(error).__name__}: {error}"
             scheduler.broke(self.why_off)
             return otherwise
@@ -319,22 +356,6 @@ class FerryConnector(KVConnectorBase_V1, SupportsHMA):
             self._metrics.failed(Part.CACHE)
             return otherwise
 
-    def _serve_controls(self, terms: Terms, scheduler: SchedulerSide) -> None:
-        """The switches on a port of their own, where the settings name one."""
-        if terms.config.control is None:
-            return
-        from ...serving.controls import make_control_app
-        from ...serving.listen import serving
-
-        host, port = split_address(terms.config.control)
-        try:
-            url = self._closing.enter_context(
-                serving(make_control_app(scheduler.controls), host=host, port=port)
-            )
-            log.info("kvferry: settings and metrics at %s/kvferry/settings and %s/metrics", url, url)
-        except EngineError as error:
-            log.warning("kvferry: control: %s; this engine cannot be switched while it runs", error)
-
     def _turn_off(self, why: str, *, strict: bool) -> None:
         if strict:
             raise EngineError(f"strict is set, and kvferry cannot be used: {why}")
@@ -346,3 +367,24 @@ class FerryConnector(KVConnectorBase_V1, SupportsHMA):
             self._metrics.failed(Part.CACHE)
             self._feed = Feed("scheduler", self._metrics.render)
         log.error("kvferry is off, this engine serves as plain vLLM: %s", why)
+
+
+def _why(error: Exception) -> str:
+    """Why there is no shared cache. What is ours to explain explains itself."""
+    if isinstance(error, KvferryError):
+        return str(error)
+    log.error("kvferry could not be set up", exc_info=error)
+    return f"{type(error).__name__}: {error}"
+
+
+def _limited(fields: RequestFields, params: Any) -> RequestFields:
+    """With vLLM's own `max_load_tokens` of a request, where it names none of ours."""
+    limit = params.get("max_load_tokens") if isinstance(params, dict) else None
+    if (
+        fields.max_load_tokens is not None
+        or not isinstance(limit, int)
+        or isinstance(limit, bool)
+        or limit < 0
+    ):
+        return fields
+    return msgspec.structs.replace(fields, max_load_tokens=limit)

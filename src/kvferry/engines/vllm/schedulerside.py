@@ -24,6 +24,7 @@ from ...store.tier import Kind
 from ..cacheside import Adapter, Compute, EngineLoad, LoadUpTo, Pass, Wait
 from ..ferry import Ferry
 from .auditing import Audits
+from .kept import Kept
 from .mirror import MirroredTier
 from .ordering import BlockIds, OrderingExecutor, Tracked
 from .orders import AuditDone, Orders, Report
@@ -54,6 +55,7 @@ class SchedulerSide:
         kinds: Sequence[Kind],
         audits: Audits,
         mirror: MirroredTier | None,
+        kept: Kept,
     ) -> None:
         self._ferry = ferry
         self._executor = executor
@@ -64,10 +66,10 @@ class SchedulerSide:
         self._kinds = tuple(kinds)
         self._audits = audits
         self._mirror = mirror
+        self._kept = kept
         self._windowed = tuple(windowed)
         """Groups that let go of blocks behind a window."""
         self._requests = executor.requests
-        self._lent: dict[str, list[Any]] = {}
         self._refusals: list[tuple[str, tuple[int, ...]]] = []
         self._passes: dict[int, _Planned] = {}
         self._step = 0
@@ -80,6 +82,7 @@ class SchedulerSide:
     def bind(self, manager: Any) -> None:
         """The engine's KV cache manager."""
         self._pool = manager.block_pool
+        self._kept.bind(self._pool)
         self._block_ids = manager.get_block_ids
 
     def arrive(
@@ -200,7 +203,7 @@ class SchedulerSide:
             self._executor.answer([done for done in report.done if not isinstance(done, AuditDone)])
             for done in report.done:
                 if isinstance(done, AuditDone):
-                    self._audits.done(done, self._pool)
+                    self._audits.done(done)
             plan = self._passes.pop(report.step, None)
             if plan is not None:
                 seconds = report.seconds or self._clock.now() - plan.at
@@ -247,27 +250,18 @@ class SchedulerSide:
         """
         if self._executor.waiting or self._audits.queued:
             return True
-        return bool(self._lent) and self._clock.now() < self._lively_until
+        return self._kept.keeps("store") and self._clock.now() < self._lively_until
 
     def sources(self, request: Any) -> dict[Kind, int]:
         """Tokens of its load by kind of tier."""
         tracked = self._requests.get(request.request_id)
         return {self._kinds[tier]: tokens for tier, tokens in tracked.sources.items()} if tracked else {}
 
-    def unsent(self) -> list[tuple[str, tuple[int, ...]]]:
-        """Requests whose loads were begun and not ordered yet, and the blocks of these."""
-        runs = [
-            (run.rid, tuple(block for block in run.block_ids[0] if block)) for run in self._executor.loads
-        ]
-        return runs + self._refusals
-
     def listen(self) -> None:
         """Take up what has happened, and give back memory that nobody reads any more."""
         for news in self._ferry.news():
             if isinstance(news, Free):
-                blocks = self._lent.pop(news.rid, None)
-                if blocks:
-                    self._pool.free_blocks(reversed(blocks))
+                self._kept.give_back(("store", news.rid))
 
     def metrics(self) -> bytes:
         """All metrics as text; asks the tiers, so not on the scheduler's thread."""
@@ -279,7 +273,7 @@ class SchedulerSide:
         return True
 
     def broke(self, cause: str) -> None:
-        """One of these calls raised. Metrics go on; blocks that may still be read are never given back."""
+        """One of these calls raised. Metrics go on."""
         self._ferry.broke(cause)
         try:
             self._ferry.close()
@@ -321,19 +315,15 @@ class SchedulerSide:
         if ids is not None:
             usable = next((i for i in range(blocks) if not all(group[i] for group in ids)), blocks)
         kept = [self._pool.blocks[group[i]] for group in ids or () for i in range(usable)]
-        if kept:
-            self._pool.touch(kept)
+        self._kept.keep(("store", tracked.rid), kept)
         memory = BlockIds(tuple(tuple(group) for group in ids or ()))
-        lent = self._ferry.computed(tracked.rid, usable * self._size, True, memory)
-        if lent:
-            self._lent.setdefault(tracked.rid, []).extend(kept)
-        elif kept:
-            self._pool.free_blocks(reversed(kept))
+        if not self._ferry.computed(tracked.rid, usable * self._size, True, memory):
+            self._kept.give_back(("store", tracked.rid))
         found = self._ferry.passed_over(tracked.rid)
         if found is not None and self._block_ids is not None:
             ids_now = self._block_ids(tracked.rid)[0]
             block = ids_now[found[1]] if found[1] < len(ids_now) else 0
-            self._audits.consider(tracked, found, block, self._pool)
+            self._audits.consider(tracked, found, block, self._pool.blocks[block])
         self._release_held(tracked)
 
     def _ids(self, tracked: Tracked, blocks: int) -> list[list[int]] | None:
@@ -361,12 +351,11 @@ class SchedulerSide:
             held = tracked.held.setdefault(group, {})
             fresh = [i for i, block in enumerate(ids[group][:end]) if block and i not in held]
             blocks = [self._pool.blocks[ids[group][i]] for i in fresh]
-            self._pool.touch(blocks)
+            self._kept.keep(("window", tracked.rid), blocks)
             held.update(zip(fresh, blocks, strict=True))
 
     def _release_held(self, tracked: Tracked) -> None:
-        for held in tracked.held.values():
-            self._pool.free_blocks(reversed(list(held.values())))
+        self._kept.give_back(("window", tracked.rid))
         tracked.held = {}
 
 

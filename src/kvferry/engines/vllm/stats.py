@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+import weakref
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
@@ -23,6 +24,11 @@ log = logging.getLogger(__name__)
 _PERIOD_SECONDS = 1.0
 _SHORTEST_SECONDS = 0.25
 _KEY = "kvferry"
+_LOGGED = (
+    ("kvferry_loads_in_flight", "loads in flight"),
+    ("kvferry_saved_seconds_total", "saved s"),
+    ("kvferry_prompt_tokens_total", "prompt tokens"),
+)
 
 
 class FerryStats(KVConnectorStats):
@@ -42,11 +48,7 @@ class FerryStats(KVConnectorStats):
         """For vLLM's log line: hits and prompt tokens since the engine began."""
         figures: dict[str, int | float] = {}
         for text in self.data.get(_KEY, {}).values():
-            for name, shown in (
-                ("kvferry_loads_in_flight", "loads in flight"),
-                ("kvferry_saved_seconds_total", "saved s"),
-                ("kvferry_prompt_tokens_total", "prompt tokens"),
-            ):
+            for name, shown in _LOGGED:
                 for line in text.splitlines():
                     if line.startswith(name + " "):
                         figures[shown] = figures.get(shown, 0) + float(line.rpartition(" ")[2])
@@ -112,43 +114,70 @@ class Feed:
 
 
 class ShownMetrics(KVConnectorPromMetrics):
-    """In the serving process: the last text of each engine, as a collector of the page's registry."""
+    """In the serving process: the last text of each engine, for the page's registry."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._texts: dict[tuple[int, str], str] = {}
-        self._register()
+        self.texts: dict[tuple[int, str], str] = {}
+        """By engine and process."""
+        _PAGE.show(self)
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         """What an engine has sent."""
         for process, text in transfer_stats_data.get(_KEY, {}).items():
-            self._texts[engine_idx, process] = text
+            self.texts[engine_idx, process] = text
 
     def collect(self) -> Iterable[Any]:
         """Families as prometheus_client wants them; samples of several processes under one name."""
-        from prometheus_client.metrics_core import Metric
-        from prometheus_client.parser import text_string_to_metric_families
+        return _families(self.texts)
 
-        families: dict[str, Metric] = {}
-        for (engine, process), text in sorted(self._texts.items()):
-            for parsed in text_string_to_metric_families(text):
-                name = parsed.name
-                if not parsed.samples:
-                    continue
-                family = families.setdefault(name, Metric(name, parsed.documentation, parsed.type))
-                for sample in parsed.samples:
-                    labels = {**sample.labels, "engine": str(engine), "process": process}
-                    family.add_sample(sample.name, labels, sample.value)
-        return families.values()
+
+class _Page:
+    """What the registry asks: one for a process, or families would stand on the page more than once."""
+
+    def __init__(self) -> None:
+        self._shown: list[weakref.ref[ShownMetrics]] = []
+        self._registered = False
+
+    def show(self, metrics: ShownMetrics) -> None:
+        """From now on, until nobody else holds them."""
+        self._shown = [one for one in self._shown if one() is not None]
+        self._shown.append(weakref.ref(metrics))
+        if self._registered:
+            return
+        from prometheus_client import REGISTRY
+
+        REGISTRY.register(self)
+        self._registered = True
+
+    def collect(self) -> Iterable[Any]:
+        """The families of all; of two engines of one number the later one's."""
+        texts: dict[tuple[int, str], str] = {}
+        for one in self._shown:
+            shown = one()
+            if shown is not None:
+                texts |= shown.texts
+        return _families(texts)
 
     def describe(self) -> Iterable[Any]:
         """Nothing before the first text; asked by the registry when this is registered."""
         return ()
 
-    def _register(self) -> None:
-        from prometheus_client import REGISTRY
 
-        try:
-            REGISTRY.register(self)
-        except ValueError:
-            log.warning("kvferry's metrics are not shown: the registry has some of that name already")
+_PAGE = _Page()
+
+
+def _families(texts: Mapping[tuple[int, str], str]) -> Iterable[Any]:
+    from prometheus_client.metrics_core import Metric
+    from prometheus_client.parser import text_string_to_metric_families
+
+    families: dict[str, Metric] = {}
+    for (engine, process), text in sorted(texts.items()):
+        for parsed in text_string_to_metric_families(text):
+            if not parsed.samples:
+                continue
+            family = families.setdefault(parsed.name, Metric(parsed.name, parsed.documentation, parsed.type))
+            for sample in parsed.samples:
+                labels = {**sample.labels, "engine": str(engine), "process": process}
+                family.add_sample(sample.name, labels, sample.value)
+    return families.values()

@@ -7,6 +7,7 @@ interface and nothing else; an error in what lies behind it ends the sharing, ne
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, TypeVar
@@ -29,10 +30,11 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, Tra
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from ...errors import ConfigError, EngineError, KvferryError
-from ...store.backoff import State
 from ...telemetry.names import Mode, Part
 from .offloading.build import MEDIUM, Parts, build, read_settings
 from .offloading.recorder import StatsMetrics, definitions
+from .offloading.usage import UsageWatch
+from .switched import open_switches
 
 __all__ = ["FerryTier"]
 
@@ -64,6 +66,8 @@ class FerryTier(SecondaryTierManager):
         self._metrics = StatsMetrics()
         self._parts: Parts | None = None
         self._results: list[JobResult] = []
+        self._closing = contextlib.ExitStack()
+        self._watch: UsageWatch | None = None
         self.why_off = ""
         """Why nothing is shared; empty while this tier is in use."""
         try:
@@ -79,7 +83,13 @@ class FerryTier(SecondaryTierManager):
             if config.strict:
                 raise EngineError(f"strict is set, and the tier cannot be used: {error}") from error
             self.why_off = str(error)
+            self._metrics.failed(Part.CACHE)
+            self._metrics.mode(Mode.OFF)
             log.error("kvferry is off, this engine offloads without it: %s", error)
+            return
+        self._closing.enter_context(open_switches(config, self._parts.side.controls))
+        shelf = self._parts.shelf
+        self._watch = UsageWatch(self._metrics, shelf.tiers, shelf.kinds, config.timeouts.connect)
 
     @classmethod
     def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, OffloadingMetricMetadata]:
@@ -134,6 +144,7 @@ class FerryTier(SecondaryTierManager):
     def shutdown(self) -> None:
         """The engine stops: nothing touches host memory when this returns."""
         parts, self._parts = self._parts, None
+        self._closing.close()
         if parts is not None:
             self._results += parts.side.end_jobs()
             self._close(parts)
@@ -150,8 +161,8 @@ class FerryTier(SecondaryTierManager):
             log.exception("kvferry has failed; this engine offloads without it")
             self.why_off = f"{type(error).__name__}: {error}"
             self._parts = None
-            self._metrics.failed(Part.CACHE)
             self._metrics.mode(Mode.OFF)
+            parts.ferry.broke(self.why_off)
             try:
                 self._results += parts.side.end_jobs()
             except Exception:
@@ -169,6 +180,8 @@ class FerryTier(SecondaryTierManager):
             self._results.append(JobResult(job.job_id, False, transfer_time=0.0, transfer_bytes=0))
 
     def _close(self, parts: Parts) -> None:
+        if self._watch is not None:
+            self._watch.close()
         try:
             parts.side.close()
         except Exception:
@@ -182,8 +195,3 @@ class FerryTier(SecondaryTierManager):
         self._metrics.in_flight(
             loads=budget.in_flight, load_cap=budget.cap, stores=parts.side.stores_in_flight
         )
-        pool = parts.shelf.pool
-        if pool is not None:
-            self._metrics.tier_state(
-                pool.kind, up=pool.state is State.UP, backoff_seconds=pool.resting_seconds
-            )

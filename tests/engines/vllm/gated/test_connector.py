@@ -47,6 +47,9 @@ class Inner:
 
     def get_kv_connector_stats(self) -> None: ...
 
+    def has_pending_push_work(self) -> bool:
+        return False
+
     def request_finished(self, request: Any, blocks: list[int]) -> tuple[bool, None]:
         return True, None
 

@@ -14,6 +14,7 @@ pytest.importorskip("vllm", reason="the contract is vLLM's: pip install 'kvferry
 from kvferry.engines.vllm import gated
 from kvferry.engines.vllm.gated import forwarding
 from kvferry.engines.vllm.gated.connector import OWN
+from kvferry.engines.vllm.stats import FerryStats
 from kvferry.errors import ConfigError, EngineError
 
 base: Any = importlib.import_module("vllm.distributed.kv_transfer.kv_connector.v1.base")
@@ -61,6 +62,10 @@ FUNCTIONS = {
     "wait_for_layer_load",
     "wait_for_save",
 }
+ANSWERS: dict[str, Any] = {
+    "get_num_new_matched_tokens": (7, True),
+    "get_kv_connector_stats": FerryStats({"told": "by the inner connector"}),
+}
 PROPERTIES = {"requires_kv_delivery", "role", "supports_divergent_local_hybrid_hits"}
 
 
@@ -89,7 +94,7 @@ class Recorder:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             self.heard.append((name, args, kwargs))
-            return (7, True) if name == "get_num_new_matched_tokens" else f"called {name}"
+            return ANSWERS.get(name, f"called {name}")
 
         return call
 
@@ -118,7 +123,8 @@ def test_a_call_reaches_the_inner_connector(name: str) -> None:
     given = [request if p.name == "request" else p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
     answer = getattr(connector, name)(*given)
     assert connector.inner.heard == [(name, tuple(given), {})]
-    expected = (7, True) if name == "get_num_new_matched_tokens" else f"called {name}"
+    if name == "get_kv_connector_stats":
+        answer = answer.data["inner"]
     silent = OWN & {
         "bind_connector_metadata",
         "clear_connector_metadata",
@@ -126,7 +132,7 @@ def test_a_call_reaches_the_inner_connector(name: str) -> None:
         "update_connector_output",
         "update_state_after_alloc",
     }
-    assert answer == (None if name in silent else expected)
+    assert answer == (None if name in silent else ANSWERS.get(name, f"called {name}"))
 
 
 @pytest.mark.parametrize("name", sorted(PROPERTIES))
@@ -211,7 +217,8 @@ def test_the_outer_configuration_is_left_alone() -> None:
 def test_class_methods_reach_the_inner_class() -> None:
     extra = {"connectors": [], "kvferry": {}}
     assert gated.GatedMultiConnector.requires_piecewise_for_cudagraph(extra) is False
-    assert type(gated.GatedMultiConnector.build_kv_connector_stats()).__name__ == "MultiKVConnectorStats"
+    stats = gated.GatedMultiConnector.build_kv_connector_stats({"inner": {}})
+    assert type(stats.data["inner"]).__name__ == "MultiKVConnectorStats"
 
 
 def test_a_name_that_nobody_knows_says_what_to_write() -> None:

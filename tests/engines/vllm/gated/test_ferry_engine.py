@@ -12,6 +12,8 @@ import pytest
 
 pytest.importorskip("vllm", reason="engines are vLLM's: pip install 'kvferry[vllm]'")
 
+from prometheus_client import REGISTRY
+
 from kvferry.outcomes import Outcome
 from kvferry.runs.decisions import DecisionRecord
 from kvferry.runs.lines import read_lines
@@ -65,6 +67,7 @@ def bench(engines: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Be
             },
         },
         prefix_caching_hash_algo="sha256_cbor",
+        disable_log_stats=False,
     )
     bench = Bench(served, plain, record)
     assert bench.ask("always") == 0
@@ -84,3 +87,30 @@ def test_a_veto_computes(bench: Bench) -> None:
 def test_and_it_opens_again(bench: Bench) -> None:
     assert bench.ask("never") == 0
     assert bench.ask("always") == STORED
+
+
+def test_both_gates_stand_on_vllm_s_own_page(bench: Bench) -> None:
+    """Through vLLM's own path: the engine's steps, its statistics, and the registry that /metrics shows."""
+    bench.ask("always")
+    booked = bench.last().ledger[Outcome.HOST_HIT]
+    wanted = {"gate", "scheduler"}
+    end = time.monotonic() + 20
+    tokens: dict[str, float] = {}
+    while any(tokens.get(process, 0) < booked for process in wanted):
+        assert time.monotonic() < end, tokens
+        bench.served.ask([7, 8, 9], reset=False)
+        tokens = samples("kvferry_ledger_tokens_total", outcome="host_hit")
+    assert tokens.keys() == wanted
+    assert samples("kvferry_mode", mode="on") == dict.fromkeys(wanted, 1.0)
+
+
+def samples(name: str, **labels: str) -> dict[str, float]:
+    """Values on the page by process; a family stands there once, or a scrape would fail."""
+    families = [family for family in REGISTRY.collect() if family.name.startswith("kvferry_")]
+    assert len({family.name for family in families}) == len(families)
+    return {
+        sample.labels["process"]: sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    }

@@ -12,7 +12,7 @@ import hashlib
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +20,25 @@ import msgspec
 
 from ....cache.account import Account
 from ....clock import Clock, MonotonicClock
-from ....config import Config, resolve_secret, split_address
+from ....config import Config, resolve_secret
 from ....cost.profile import Profile, decode_profile, encode_profile
-from ....errors import ConfigError, EngineError, KvferryError
+from ....errors import ConfigError, KvferryError
 from ....keys.pool import PoolKeys, secret_of
 from ....runs.decisions import DecisionRecord
 from ....runs.lines import LineWriter
 from ....store.tier import Kind
 from ....telemetry.accounts import record_account
-from ....telemetry.metrics import open_metrics
+from ....telemetry.metrics import Metrics, open_metrics
+from ....telemetry.names import Mode, Part
 from ...records import record_of
+from ..runfolder import begin_run
+from ..switched import open_switches
 from .gate import ForeignGate
 from .passing import Passing
-from .settings import KINDS, cache_settings
+from .settings import KEY, KINDS, cache_settings
 from .switches import Switches
 
-__all__ = ["Attended", "attend", "bytes_per_token"]
+__all__ = ["Attended", "attend", "bytes_per_token", "metrics_without_a_gate"]
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +57,7 @@ class Attended:
         bytes_per_token: int,
         chunk_tokens: int,
         clock: Clock,
+        given: Mapping[str, Any] | None = None,
     ) -> None:
         settings = cache_settings(config, block_tokens=block_tokens, bytes_per_token=bytes_per_token)
         self.replica = config.replica or f"{socket.gethostname()}-{os.getpid()}"
@@ -67,6 +71,8 @@ class Attended:
         )
         self.metrics = open_metrics(required=False)
         self.switches = Switches(self.gate, self.metrics)
+        self.told: Callable[[], None] = lambda: None
+        """Called when a request has been counted."""
         self._closing = contextlib.ExitStack()
         self._config = config
         self._leg = connector
@@ -81,6 +87,7 @@ class Attended:
             except OSError as error:
                 raise ConfigError(f"record: cannot make the folder {folder}: {error.strerror}") from error
             self._lines = LineWriter(folder / "decisions.jsonl")
+            begin_run(config, given or {})
 
     def close(self) -> None:
         """Save the profile and close what is open. Calling it twice is fine."""
@@ -93,18 +100,7 @@ class Attended:
 
     def serve(self) -> None:
         """Open the port for switches, where the settings name one. A port that is taken is said, no more."""
-        if self._config.control is None:
-            return
-        from ....serving.controls import make_control_app
-        from ....serving.listen import serving
-
-        host, port = split_address(self._config.control)
-        try:
-            url = self._closing.enter_context(serving(make_control_app(self.switches), host=host, port=port))
-        except EngineError as error:
-            _log.warning("control: %s; this gate cannot be switched while it runs", error)
-            return
-        _log.info("the gate's settings are at %s/kvferry/settings, its metrics at %s/metrics", url, url)
+        self._closing.enter_context(open_switches(self._config, self.switches))
 
     # -- records ----------------------------------------------------------------------------------------
 
@@ -127,6 +123,7 @@ class Attended:
         record_account(self.metrics, account, KINDS)
         record = self.record(passing, account)
         self.switches.add(record)
+        self.told()
         if self._lines is None:
             return
         try:
@@ -205,10 +202,19 @@ def attend(
         bytes_per_token=bytes_per_token(kv_cache_config, vllm_config.parallel_config.tensor_parallel_size),
         chunk_tokens=vllm_config.scheduler_config.max_num_batched_tokens,
         clock=clock or MonotonicClock(),
+        given=vllm_config.kv_transfer_config.kv_connector_extra_config.get(KEY),
     )
     attended.serve()
     _log.info("kvferry gates %s: mode %s, policy %s", connector, config.gate.mode, config.gate.policy)
     return attended
+
+
+def metrics_without_a_gate() -> Metrics:
+    """What is to be seen of a gate that could not be had."""
+    metrics = open_metrics(required=False)
+    metrics.failed(Part.CACHE)
+    metrics.mode(Mode.OFF)
+    return metrics
 
 
 def bytes_per_token(kv_cache_config: Any, ranks: int) -> int:

@@ -2,22 +2,26 @@
 
 Owns the translation between vLLM's words and the gate's, and the rule that the inner connector comes first:
 whatever the gate does, fails at or refuses, the other one gets every call that it would get alone. Metadata
-passes unwrapped. The gate lives in the scheduler's process only; the workers' side merely forwards.
+passes unwrapped; statistics of both travel side by side. The gate lives in the scheduler's process only; the
+workers' side merely forwards.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ....config import Loaded
 from ....errors import ConfigError, KvferryError
 from ....store.tier import Kind
-from .attended import Attended, attend
+from .attended import Attended, attend, metrics_without_a_gate
 from .gate import ForeignGate
 from .inner import Inner
 from .settings import inner_extra, read_settings
+
+if TYPE_CHECKING:
+    from ..stats import Feed
 
 __all__ = ["OWN", "Gated", "finished_all_groups"]
 
@@ -36,6 +40,8 @@ class Gated:
 
     inner: Any
     """The connector behind the gate."""
+    _feed: Feed | None = None
+    """What carries the gate's metrics to vLLM's page; on the scheduler's side only."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         self.contract.__init__(self, vllm_config, role, kv_cache_config)
@@ -47,6 +53,7 @@ class Gated:
         self._attended = None
         if role.name == "SCHEDULER":
             self._attended = self._attend(loaded, vllm_config, kv_cache_config)
+            self._show(self._attended)
 
     def __getattr__(self, name: str) -> Any:
         # What the inner connector offers beyond the contract stays in reach.
@@ -72,16 +79,23 @@ class Gated:
         self.inner.clear_connector_metadata()
 
     def get_kv_connector_stats(self) -> Any:
-        """The inner connector's. On the scheduler's side the engine asks once for every step that is done."""
-        stats = self.inner.get_kv_connector_stats()
+        """Of both. On the scheduler's side the engine asks once for every step that is done."""
+        inner = self.inner.get_kv_connector_stats()
         self._tell(lambda gate: gate.step_ended())
-        return stats
+        gate = None if self._feed is None else self._feed.take()
+        if inner is None and gate is None:
+            return None
+        from .shown import GatedStats
+
+        return GatedStats.of(gate, inner)
 
     def shutdown(self) -> Any:
         """Both end; what was learned is kept where the settings say so."""
         if self._attended is not None:
             self._attended.close()
             self._attended = None
+        if self._feed is not None:
+            self._feed.close()
         return self.inner.shutdown()
 
     # -- the scheduler's side ---------------------------------------------------------------------------
@@ -141,6 +155,11 @@ class Gated:
             )
         )
 
+    def has_pending_push_work(self) -> bool:
+        """Whether the engine has to make a step though no request is left: metrics travel with steps too."""
+        pending: bool = self.inner.has_pending_push_work()
+        return pending or (self._feed is not None and self._feed.owes)
+
     def request_finished(self, request: Any, block_ids: list[int]) -> Any:
         """The inner connector says whether the blocks stay; the gate closes the books."""
         answer = self.inner.request_finished(request, block_ids)
@@ -162,8 +181,11 @@ class Gated:
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Any:
-        """The inner connector's statistics; None before any configuration has named its module."""
-        return None if cls.behind.found is None else cls.behind.found.build_kv_connector_stats(data)
+        """Both parts' statistics; the inner one's are left out until a configuration has named its module."""
+        from .shown import GatedStats
+
+        found = cls.behind.found
+        return GatedStats.read(data or {}, None if found is None else found.build_kv_connector_stats)
 
     @classmethod
     def build_prom_metrics(
@@ -173,11 +195,13 @@ class Gated:
         labelnames: list[str],
         per_engine_labelvalues: dict[int, list[object]],
     ) -> Any:
-        """The inner connector's metrics."""
+        """The inner connector's metrics, and the gate's beside them."""
+        from .shown import GatedMetrics
+
         inner = cls.behind.resolve(vllm_config.kv_transfer_config.kv_connector_extra_config)
-        return inner.build_prom_metrics(
-            cls.behind.config(vllm_config), metric_types, labelnames, per_engine_labelvalues
-        )
+        terms = (metric_types, labelnames, per_engine_labelvalues)
+        theirs = inner.build_prom_metrics(cls.behind.config(vllm_config), *terms)
+        return GatedMetrics(theirs, vllm_config, *terms)
 
     # -- inside -----------------------------------------------------------------------------------------
 
@@ -193,6 +217,16 @@ class Gated:
                 raise
             _log.error("%s runs without its gate: %s", self.behind.name, error)
             return None
+
+    def _show(self, attended: Attended | None) -> None:
+        from ..stats import Feed
+        from .shown import PROCESS
+
+        if attended is None:
+            self._feed = Feed(PROCESS, metrics_without_a_gate().render)
+            return
+        self._feed = Feed(PROCESS, attended.switches.metrics)
+        attended.told = self._feed.poke
 
     def _finished(self, request: Any) -> None:
         self._asynchronous.pop(request.request_id, None)
@@ -212,6 +246,8 @@ class Gated:
         except Exception:  # whatever it is, the engine must go on
             _log.exception("the gate has failed; %s goes on without it", self.behind.name)
             self._attended = None
+            attended.switches.broke()
+            attended.told()
             try:
                 attended.close()
             except Exception:

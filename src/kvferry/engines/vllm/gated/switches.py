@@ -15,7 +15,7 @@ import msgspec
 from ....errors import InputError
 from ....runs.decisions import DecisionRecord
 from ....telemetry.metrics import Metrics
-from ....telemetry.names import Mode
+from ....telemetry.names import Mode, Part
 from .gate import ForeignGate
 
 __all__ = ["Switches"]
@@ -32,11 +32,17 @@ class Switches:
         self._metrics = metrics
         self._records: deque[tuple[int, DecisionRecord]] = deque(maxlen=_KEPT_RECORDS)
         self._following = 0
+        self._broken = False
 
     def add(self, record: DecisionRecord) -> None:
         """A request was settled."""
         self._records.append((self._following, record))
         self._following += 1
+
+    def broke(self) -> None:
+        """The gate has raised, and decides nothing any more."""
+        self._broken = True
+        self._metrics.failed(Part.CACHE)
 
     def settings(self) -> Mapping[str, Any]:
         """Switches, and what was learned."""
@@ -79,7 +85,7 @@ class Switches:
     def metrics(self) -> bytes:
         """All metrics as text. What has a value at any time, and no event, is asked for here."""
         gate = self._gate
-        self._metrics.mode(Mode(gate.mode))
+        self._metrics.mode(Mode.OFF if self._broken else Mode(gate.mode))
         self._metrics.saving(gate.trial.saving())
         self._metrics.in_flight(loads=len(gate.transfers), load_cap=gate.transfers.budget.cap, stores=0)
         return self._metrics.render()

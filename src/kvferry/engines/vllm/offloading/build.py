@@ -44,6 +44,7 @@ from ...assembly import (
     thread_executor,
 )
 from ...ferry import Ferry
+from ..runfolder import begin_run
 from .chunks import ChunkStaging, HostMemory
 from .commands import ChunkExecutor
 from .names import ChunkSpaces, member_name, namespaces
@@ -137,6 +138,7 @@ def build(
         )
         return executors[0]
 
+    begin_run(config, given)
     base = next(iter(spaces_of[config.data_class].values())).digest().hex()
     ferry = Ferry(
         config=config,

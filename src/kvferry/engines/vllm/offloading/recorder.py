@@ -1,7 +1,7 @@
 """kvferry's metrics in vLLM's own exposition: the same families, recorded into the stats that vLLM collects.
 
-A tier runs in the scheduler's process and has no port of its own; vLLM fetches its stats and serves them at
-/metrics beside its own, with its engine label.
+A tier runs in the scheduler's process; vLLM fetches its stats there and serves them at /metrics beside its
+own, with its engine label. So nothing is kept here that a port of the tier's own could show.
 """
 
 from __future__ import annotations
@@ -137,6 +137,9 @@ class StatsMetrics(Metrics):
     def mode(self, mode: Mode) -> None:
         for other in Mode:
             self._set(names.MODE, 1 if other is mode else 0, other)
+
+    def render(self) -> bytes:
+        return b"# the metrics of a tier are on vLLM's own page\n"
 
     def _count(self, metric: Metric, by: float, *labels: str) -> None:
         with self._lock:

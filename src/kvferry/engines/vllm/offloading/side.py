@@ -24,6 +24,7 @@ from ....cache.commands import Free, LoadDone, Loaded, ProbeDone, StoreDone
 from ....config import RequestFields, parse_request_fields
 from ....errors import ConfigError
 from ....gate.arms import arm_of, uniform
+from ....serving.contract import Controls
 from ...cacheside import Compute, EngineLoad, LoadUpTo
 from ...ferry import Ferry
 from .loads import Loads
@@ -61,7 +62,7 @@ class TierSide:
         A prefix that is asked for twice is computed once: under a policy that publishes what was asked for
         before, vLLM has to offer it again.
         """
-        config, settings = self._common.config, self._common.cache.settings
+        config = self._common.config
         why = ""
         try:
             fields = parse_request_fields(context.kv_transfer_params)
@@ -69,14 +70,8 @@ class TierSide:
             # One request's mistake: it is served without the tier.
             fields, why = RequestFields(), str(error)
             log.warning("request %s is served without kvferry: %s", context.req_id, error)
-        arm = arm_of(
-            self._common.cache.mode,
-            uniform(context.req_id, "arm"),
-            canary_share=settings.canary_share,
-            holdout_share=settings.holdout_share,
-        )
         now = self._common.clock.now()
-        self._requests[context.req_id] = Tracked(context.req_id, context, fields, now, arm, over=bool(why))
+        self._requests[context.req_id] = Tracked(context.req_id, context, fields, now, over=bool(why))
         again = config.publish == "second-touch" or (
             config.publish == "declared" and fields.boundary_tokens is not None
         )
@@ -201,6 +196,11 @@ class TierSide:
         return len(self._requests)
 
     @property
+    def controls(self) -> Controls:
+        """The switches, for whoever may use them while the engine runs."""
+        return self._ferry
+
+    @property
     def stores_in_flight(self) -> int:
         """Publications at work now."""
         return self._stores.operations
@@ -247,6 +247,14 @@ class TierSide:
         # Of the tokens behind the last whole chunk a tier is told nothing; one stands for them.
         tracked.prompt_tokens = len(tracked.hashes) * size + 1
         tracked.data_class = tracked.fields.data_class or common.config.data_class
+        settings = common.cache.settings
+        # Of the mode that the cache finds it in: the mode may have been switched since the request came.
+        tracked.arm = arm_of(
+            common.cache.mode,
+            uniform(tracked.rid, "arm"),
+            canary_share=settings.canary_share,
+            holdout_share=settings.holdout_share,
+        )
         try:
             self._ferry.arrive(tracked)
         except ValueError:

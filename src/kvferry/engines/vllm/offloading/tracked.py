@@ -33,7 +33,8 @@ class Tracked:
     context: ReqContext
     fields: RequestFields
     arrived_at: float
-    arm: Arm
+    arm: Arm = Arm.OFF
+    """As the cache has it; set when that is told of the request."""
     group: int = -1
     hashes: Sequence[bytes] = ()
     """Offload keys of the blocks."""
