@@ -7,7 +7,7 @@ in every pair. A pair's difference is (with / without - 1) of tokens per second.
 with a power of 80 %. The same is done for tokens per CPU second of all the server's processes, which other
 work on the machine disturbs far less.
 
-    .venv-vllm/bin/python benchmarks/vllm_overhead.py [--quick] [--json FILE]
+    .venv-vllm/bin/python benchmarks/vllm_overhead.py [--quick | --pairs N] [--json FILE]
 """
 
 from __future__ import annotations
@@ -110,10 +110,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="6 pairs instead of 30")
+    parser.add_argument("--pairs", type=int, help="how many; 5 to 40")
     parser.add_argument("--json", metavar="FILE", type=Path)
     options = parser.parse_args()
     engine = need_vllm()
-    pairs = 6 if options.quick else 30
+    pairs = options.pairs or (6 if options.quick else 30)
+    if not 5 <= pairs <= 40:
+        parser.error(f"--pairs {pairs}: write 5 to 40")
     rates = asyncio.run(measure(pairs))
     figures: dict[str, Any] = {}
     all_ratios: dict[str, Any] = {}

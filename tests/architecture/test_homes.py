@@ -7,10 +7,18 @@ from source import ROOT, modules
 
 EVERYWHERE = {"numpy", "msgspec"}
 HOMES = {
-    "torch": ("handoff", "engines", "measure.quality"),
+    "torch": (
+        "handoff",
+        "engines",
+        "measure.quality",
+        "measure.crossing",
+        "measure.handoff",
+        "measure.retention",
+    ),
     "transformers": ("engines.transformers",),
     "tokenizers": ("engines.transformers", "traces"),
     "safetensors": ("engines.transformers", "handoff"),
+    "lm_eval": ("measure.retention",),
     "gguf": ("engines.transformers",),
     "huggingface_hub": ("engines.transformers",),
     "vllm": ("engines.vllm",),
