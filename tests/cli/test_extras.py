@@ -33,6 +33,7 @@ def test_the_extras_are_those_of_the_package() -> None:
         "ray",
         "transformers",
         "vllm",
+        "lm-eval",
     } == {extra.name for extra in installed_extras()}
 
 

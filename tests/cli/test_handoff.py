@@ -28,6 +28,7 @@ pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch"
         (["receive", "--grace", "5"], "--grace"),
         (["receive", "--codec", "bf16", "--dtype", "float16"], "write raw"),
         (["receive", "--threads", "0"], "--threads 0"),
+        (["send", "--to", "tcp://h:1", "--file", __file__, "--map", "x"], "--map and --receiver go together"),
     ],
 )
 def test_a_wrong_option_is_named(words: list[str], told: str) -> None:

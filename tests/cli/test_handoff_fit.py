@@ -113,6 +113,53 @@ def test_options_reach_the_recipe(place: Path, capsys: pytest.CaptureFixture[str
     assert (found["inputs"], found["weighted"], found["parameters_per_head"]) == ("full", False, 32)
 
 
+@pytest.fixture
+def killed(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The output of a fit that was killed at its twentieth sequence."""
+    from kvferry.handoff.mapping.fitting import Fitting
+
+    with monkeypatch.context() as patch:
+        trained, count = Fitting.train, [0]
+
+        def train(self: Fitting, rows: Any) -> None:
+            count[0] += 1
+            if count[0] == 20:
+                raise RuntimeError("killed")
+            trained(self, rows)
+
+        patch.setattr(Fitting, "train", train)
+        words = ["fit", *models(place, "small", "large"), *options(place), "--checkpoint-seconds", "0"]
+        with pytest.raises(RuntimeError, match="killed"):
+            main([*words, "--out", str(tmp_path / "x.map")])
+    return tmp_path / "x.map"
+
+
+def test_a_killed_fit_goes_on(place: Path, killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["fit", *models(place, "small", "large"), *options(place), "--out"]
+    assert main([*words, str(killed), "--json"]) == 0
+    captured = capsys.readouterr()
+    assert "goes on behind 19 train" in captured.err
+    assert main([*words, str(killed.with_name("y.map")), "--json"]) == 0
+    assert json.loads(captured.out)["digest"] == json.loads(capsys.readouterr().out)["digest"]
+
+
+def test_a_fit_that_is_done_leaves_only_the_map(place: Path, killed: Path) -> None:
+    assert [path.name for path in killed.parent.iterdir()] == ["x.map.fit"]
+    main(["fit", *models(place, "small", "large"), *options(place), "--out", str(killed), "--json"])
+    assert [path.name for path in killed.parent.iterdir()] == ["x.map"]
+
+
+def test_a_killed_fit_of_other_settings_is_refused(place: Path, killed: Path) -> None:
+    words = ["fit", *models(place, "small", "large"), *options(place), "--out", str(killed)]
+    assert "stride is 1 there and 2 here" in failed([*words, "--stride", "2"])
+
+
+def test_fresh_begins_anew(place: Path, killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["fit", *models(place, "small", "large"), *options(place), "--out", str(killed)]
+    assert main([*words, "--stride", "2", "--fresh"]) == 0
+    assert "goes on" not in capsys.readouterr().err
+
+
 def failed(words: list[str]) -> str:
     with pytest.raises(InputError) as caught:
         main(words)

@@ -34,6 +34,7 @@ _IMPORTED_AS = {
     "gguf": "transformers",
     "tokenizers": "transformers",
     "vllm": "vllm",
+    "lm_eval": "lm-eval",
 }
 _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?(?P<wanted>[^;]*)")
 _MARKER = re.compile(r"extra\s*==\s*['\"](?P<extra>[^'\"]+)['\"]")

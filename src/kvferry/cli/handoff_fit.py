@@ -42,6 +42,8 @@ def fit(
     most_layers: int = 4,
     stride: int = 1,
     mlp: bool = False,
+    checkpoint_seconds: float = 120.0,
+    fresh: bool = False,
     dtype: str = "float32",
     device: str = "cpu",
     threads: int | None = None,
@@ -51,6 +53,8 @@ def fit(
 
     One pass over the text: both models prefill every sequence, and only sums are kept. Documents are split
     into training, validation (which chooses source layers and lambdas) and test (which the figures are of).
+    What was collected is kept beside OUT while the fit runs, and the same command goes on from there when it
+    was killed.
 
     Parameters
     ----------
@@ -78,6 +82,10 @@ def fit(
         Every so many tokens become a row.
     mlp
         Add a small network where it helps on validation documents.
+    checkpoint_seconds
+        A fit that is killed loses at most so much of its work, and the sequence it was at.
+    fresh
+        Begin anew, whatever an earlier fit has kept.
     dtype
         What the models compute in.
     device
@@ -86,11 +94,14 @@ def fit(
         Threads of a CPU; torch's own choice where not given.
     """
     from ..engines.transformers.capture import open_captured
+    from ..handoff.mapping.checkpoint import Checkpoint
     from ..handoff.mapping.file import save_map
     from ..handoff.mapping.mlp import MlpSettings
     from ..handoff.mapping.passing import fit_map
     from ..handoff.mapping.rows import Recipe
 
+    if checkpoint_seconds < 0:
+        raise UsageError(f"--checkpoint-seconds {checkpoint_seconds:g}: must be 0 or more")
     recipe = Recipe(
         inputs=inputs,
         weighted=not unweighted,
@@ -108,15 +119,25 @@ def fit(
         _say(f"{model.kv.name}: stripped keys are the model's own to {model.check_strip():.1g}")
     sequences = _sequences(text, ours, theirs, tokens, length)
     training = sum(len(ids) for _, ids in sequences.train)
+    keep = Checkpoint(
+        out.with_name(f"{out.name}.fit"),
+        {"tokens": str(tokens), "length": str(length), "dtype": dtype},
+        seconds=checkpoint_seconds,
+        device=device,
+    )
+    if fresh:
+        keep.remove()
     mapper = fit_map(
         ours,
         theirs,
         sequences,
         recipe,
         checkpoints=[training // share // stride for share in _CURVE],
+        keep=keep,
         say=_say,
     )
     size = save_map(mapper, out)
+    keep.remove()
     facts = mapper.facts
     if facts is None:
         raise ModelError("the map has no figures")

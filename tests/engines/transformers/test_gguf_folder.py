@@ -149,8 +149,8 @@ def test_user_defined_tokens_stay_in_the_text(tokenizer: Tokenizer) -> None:
 
 
 def test_another_architecture_is_refused(model: LlamaForCausalLM, tmp_path: Path) -> None:
-    write(tmp_path / "x.gguf", model, arch="gemma")
-    with pytest.raises(ModelError, match="'gemma'"):
+    write(tmp_path / "x.gguf", model, arch="gemma2")
+    with pytest.raises(ModelError, match="'gemma2'"):
         write_folder(tmp_path / "x.gguf", tmp_path)
 
 

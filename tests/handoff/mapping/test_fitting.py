@@ -46,3 +46,22 @@ def test_a_fit_before_validation_is_refused() -> None:
         )
     with pytest.raises(ModelError, match="validation"):
         fitting.fit()
+
+
+def test_one_choice_can_be_asked_for_in_place_of_the_recipes() -> None:
+    source, target = pair()
+    fitting = Fitting(SOURCE, TARGET, RECIPE)
+    text = text_of()
+    for part, take in ((text.train, fitting.train), (text.validation, fitting.validate)):
+        for document, ids in part:
+            take(
+                rows_of(
+                    document, source.prefill(ids), target.prefill(ids, queries=True), SOURCE, TARGET, RECIPE
+                )
+            )
+    facts = fitting.fit(source_layers=2, lambdas=(0.1,)).facts
+    assert facts is not None
+    assert (facts.source_layers, set(facts.lambdas)) == (2, {(0.1, 0.1)})
+    again = fitting.fit().facts
+    assert again is not None
+    assert again.lambdas[0][0] < 0.1

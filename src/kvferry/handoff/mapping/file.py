@@ -19,7 +19,7 @@ from .mapper import Facts, LayerMap, Mapper, Outline
 from .mlp import Mlp
 from .ridge import Line
 
-__all__ = ["FORMAT", "FORMAT_VERSION", "load_map", "save_map"]
+__all__ = ["FORMAT", "FORMAT_VERSION", "layer_of", "load_map", "save_map"]
 
 FORMAT = "kvferry-map"
 FORMAT_VERSION = 1
@@ -73,7 +73,7 @@ def load_map(path: Path, *, device: str = "cpu") -> Mapper:
     try:
         outline = msgspec.json.decode(header["outline"], type=Outline)
         facts = msgspec.json.decode(header["facts"], type=Facts) if header.get("facts") else None
-        layers = [_layer(tensors, index) for index in range(len(outline.wiring))]
+        layers = [layer_of(tensors, index) for index in range(len(outline.wiring))]
     except (msgspec.DecodeError, msgspec.ValidationError, KeyError) as error:
         raise FormatError(f"{path}: its header does not describe its numbers: {error}") from error
     mapper = Mapper(outline, layers, facts)
@@ -91,7 +91,9 @@ def _check_header(path: Path, header: dict[str, str]) -> None:
         )
 
 
-def _layer(tensors: dict[str, torch.Tensor], index: int) -> LayerMap:
+def layer_of(tensors: dict[str, torch.Tensor], index: int) -> LayerMap:
+    """The map of one layer from tensors as they are named in a file. Raises KeyError where they are not."""
+
     def line(name: str) -> Line:
         return Line(tensors[f"layers.{index}.{name}.weight"], tensors[f"layers.{index}.{name}.bias"])
 

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+import msgspec
 import torch
 
 from ... import __version__
 from ...errors import ModelError
+from .checkpoint import Kept, named, under
 from .heads import Wiring
 from .layers import Side, score_layers, wire
 from .mapper import Facts, LayerMap, Mapper, Outline
@@ -53,6 +56,47 @@ class Fitting:
     def nbytes(self) -> int:
         """Memory that the sums hold."""
         return sum(one.nbytes for one in (*self._fitted, *self._held))
+
+    def facts(self) -> dict[str, Any]:
+        """What it has besides `tensors`, as JSON may hold it."""
+        return {
+            "rows": self.rows,
+            "seconds": dict(self.seconds),
+            "waiting": [rows.document for rows in self._waiting],
+            "wiring": None if self.wiring is None else msgspec.to_builtins(self.wiring),
+        }
+
+    def tensors(self) -> Kept:
+        """What it has collected, by name."""
+        found: Kept = {}
+        for number, rows in enumerate(self._waiting):
+            found |= named(f"waiting.{number}", rows.tensors())
+        for name, sums in (("fitted", self._fitted), ("held", self._held)):
+            for index, one in enumerate(sums):
+                found |= named(f"{name}.{index}", one.tensors())
+        found |= named("mlp.rows", self._rows_for_mlp.tensors())
+        found |= named("mlp.held", self._held_for_mlp.tensors())
+        return found
+
+    def take(self, facts: Mapping[str, Any], tensors: Kept) -> None:
+        """Be the fitting that gave these `facts` and `tensors`, of equal models and recipe."""
+        self.rows = int(facts["rows"])
+        self.seconds = defaultdict(float, facts["seconds"])
+        self._waiting = [
+            Rows.of(document, under(f"waiting.{number}", tensors))
+            for number, document in enumerate(facts["waiting"])
+        ]
+        self._rows_for_mlp.take(under("mlp.rows", tensors))
+        self._held_for_mlp.take(under("mlp.held", tensors))
+        if facts["wiring"] is None:
+            return
+        self.wiring = msgspec.convert(facts["wiring"], list[Wiring])
+        self._fitted, self._held = (
+            [self._sums(index) for index in range(len(self.wiring))] for _ in ("fitted", "held")
+        )
+        for name, sums in (("fitted", self._fitted), ("held", self._held)):
+            for index, one in enumerate(sums):
+                one.take(under(f"{name}.{index}", tensors))
 
     def train(self, rows: Rows) -> None:
         """Fit on these rows."""
@@ -94,21 +138,31 @@ class Fitting:
         if self.recipe.mlp is not None:
             self._held_for_mlp.add(rows)
 
-    def fit(self, *, documents: int = 0, positions: int = 0, with_mlp: bool = True) -> Mapper:
-        """The best map so far. Raises `ModelError` before validation rows have come."""
+    def fit(
+        self,
+        *,
+        documents: int = 0,
+        positions: int = 0,
+        with_mlp: bool = True,
+        source_layers: int | None = None,
+        lambdas: Sequence[float] | None = None,
+    ) -> Mapper:
+        """The best map so far; `source_layers` and `lambdas` in place of the recipe's.
+
+        Raises `ModelError` before validation rows have come.
+        """
         self.choose()
         assert self.wiring is not None  # choose() sets it or raises
         if not self._held or not self._held[0].rows:
             raise ModelError("no validation rows have come: nothing can be chosen on them")
         most = len(self.wiring[0].sources)
-        counts = (
-            range(1, most + 1)
-            if self.recipe.source_layers is None
-            else (min(self.recipe.source_layers, most),)
-        )
+        wanted = self.recipe.source_layers if source_layers is None else source_layers
+        counts = range(1, most + 1) if wanted is None else (min(wanted, most),)
+        tried = self.recipe.lambdas if lambdas is None else lambdas
         with self._timed("solve"):
             solved = [
-                (count, [self._solve(index, count) for index in range(len(self.wiring))]) for count in counts
+                (count, [self._solve(index, count, tried) for index in range(len(self.wiring))])
+                for count in counts
             ]
             count, layers = max(solved, key=lambda one: sum(layer.score for layer in one[1]))
         wiring = [one.first(count) for one in self.wiring]
@@ -154,7 +208,7 @@ class Fitting:
             self.recipe.weighted,
         )
 
-    def _solve(self, index: int, count: int) -> _Solved:
+    def _solve(self, index: int, count: int, tried: Sequence[float]) -> _Solved:
         assert self.wiring is not None
         heads = self.target.layers[index].kv_heads
         part = self.wiring[index].first(count)
@@ -166,10 +220,11 @@ class Fitting:
         ):
             fitted, alpha = self._fitted[index].moments(kind, width, None)
             held, _ = self._held[index].moments(kind, width, alpha)
-            line, chosen, score = best_line(fitted, held, heads, self.recipe.lambdas)
+            line, chosen, score = best_line(fitted, held, heads, tried)
             if not part.matched and line.weight.shape[0] > 1:
                 line = line.joined()
-            lines.append(Line(line.weight.float(), line.bias.float()))
+            # Laid out as a file gives them back: a map that was read computes the same bits.
+            lines.append(Line(line.weight.float().contiguous(), line.bias.float().contiguous()))
             lambdas.append(chosen)
             scores.append(score)
         return _Solved(lines[0], lines[1], (lambdas[0], lambdas[1]), scores[0], scores[1])

@@ -7,11 +7,17 @@ cosine of attention's output, which foretells what is left of a model's quality 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
 import torch
 
+from .checkpoint import Kept, named, under
+from .mapper import Mapper
+from .rows import Rows
 from .shapes import LayerKv, LayerShape
 
-__all__ = ["Tally", "attention_cosine"]
+__all__ = ["Tallies", "Tally", "attention_cosine"]
 
 
 class Tally:
@@ -34,6 +40,22 @@ class Tally:
         self._squares += about.square().sum(1, keepdim=True)
         self.rows += native.shape[1]
 
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All that was counted, by name."""
+        return {
+            "rows": torch.tensor(self.rows),
+            "origin": self._origin,
+            "sums": self._sums,
+            "squares": self._squares,
+            "left": self._left,
+        }
+
+    def take(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Be what the `tensors` were taken of."""
+        self.rows = int(tensors["rows"])
+        self._origin, self._sums = tensors["origin"], tensors["sums"]
+        self._squares, self._left = tensors["squares"], tensors["left"]
+
     def by_head(self) -> list[float]:
         """R2 of each head, the numbers of a head pooled; 0 where a head never varies. Empty without rows."""
         if not self.rows:
@@ -48,6 +70,50 @@ class Tally:
         """Mean R2 over heads."""
         heads = self.by_head()
         return sum(heads) / len(heads) if heads else 0.0
+
+
+@dataclass
+class Tallies:
+    """R2 of every layer of a map, keys and values."""
+
+    layers: int
+    keys: list[Tally] = field(init=False)
+    values: list[Tally] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.keys = [Tally() for _ in range(self.layers)]
+        self.values = [Tally() for _ in range(self.layers)]
+
+    def add(self, mapper: Mapper, rows: Rows) -> None:
+        """Count what the map makes of these rows; always the same map."""
+        for index, (layer, wiring) in enumerate(zip(mapper.layers, mapper.outline.wiring, strict=True)):
+            for kind, line, mlp, tally in (
+                ("keys", layer.keys, layer.keys_mlp, self.keys[index]),
+                ("values", layer.values, layer.values_mlp, self.values[index]),
+            ):
+                x = wiring.gather(getattr(rows.source, kind)).float()
+                native = getattr(rows.target, kind)[index]
+                mapped = line(x) if mlp is None else line(x) + mlp(x)
+                if not wiring.matched:
+                    mapped = mapped[0].reshape(native.shape[1], native.shape[0], -1).transpose(0, 1)
+                tally.add(native, mapped)
+
+    def tensors(self) -> Kept:
+        """All that was counted, by name."""
+        found: Kept = {}
+        for name, tally in self._by_name():
+            found |= named(name, tally.tensors())
+        return found
+
+    def take(self, tensors: Kept) -> None:
+        """Be what the `tensors` were taken of."""
+        for name, tally in self._by_name():
+            tally.take(under(name, tensors))
+
+    def _by_name(self) -> Iterator[tuple[str, Tally]]:
+        for kind in ("keys", "values"):
+            for index, tally in enumerate(getattr(self, kind)):
+                yield f"{kind}.{index}", tally
 
 
 def attention_cosine(

@@ -14,6 +14,7 @@ import msgspec
 import torch
 
 from ...errors import ModelError
+from .checkpoint import Kept, under
 from .heads import Inputs
 from .layers import Side
 from .mlp import MlpSettings
@@ -66,6 +67,32 @@ class Rows:
     @property
     def count(self) -> int:
         return int(self.source.keys[0].shape[1])
+
+    def tensors(self) -> Kept:
+        """All but the document's name, by name."""
+        found: Kept = {}
+        for side, one in (("source", self.source), ("target", self.target)):
+            for kind in ("keys", "values"):
+                found |= {f"{side}.{kind}.{at}": part for at, part in enumerate(getattr(one, kind))}
+        for at, (keys, values) in enumerate(self.weights):
+            found |= {f"weights.{at}.keys": keys, f"weights.{at}.values": values}
+        return found
+
+    @classmethod
+    def of(cls, document: str, tensors: Kept) -> Rows:
+        """Rows as they were when their `tensors` were taken."""
+
+        def laid(prefix: str) -> list[torch.Tensor]:
+            parts = under(prefix, tensors)
+            return [parts[str(at)] for at in range(len(parts))]
+
+        weights = under("weights", tensors)
+        return cls(
+            document,
+            Side(laid("source.keys"), laid("source.values")),
+            Side(laid("target.keys"), laid("target.values")),
+            tuple((weights[f"{at}.keys"], weights[f"{at}.values"]) for at in range(len(weights) // 2)),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ the same inputs, and have one each where they do not.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 
@@ -16,6 +17,8 @@ __all__ = ["CHUNK_ROWS", "Moments", "blend", "effective_lean"]
 
 CHUNK_ROWS = 1024
 """Rows that are made float64 at a time."""
+
+_SUMS = ("weight", "weight_squares", "x", "y", "xx", "xy", "yy")
 
 
 class Moments:
@@ -66,7 +69,7 @@ class Moments:
             self.origin = other.origin
         if not all(torch.equal(a, b) for a, b in zip(self.origin, other.origin, strict=True)):
             raise ValueError("moments about different origins cannot be added")
-        for name in ("weight", "weight_squares", "x", "y", "xx", "xy", "yy"):
+        for name in _SUMS:
             getattr(self, name).add_(getattr(other, name))
         self.rows += other.rows
 
@@ -81,6 +84,26 @@ class Moments:
         split = self.apart(parts)
         made = Moments(parts, split.inputs, split.outputs, self.x.device)
         made.origin = split.origin
+        return made
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All of it by name, to be kept; `of` makes it again."""
+        found = {name: getattr(self, name) for name in _SUMS}
+        found["rows"] = torch.tensor(self.rows)
+        if self.origin is not None:
+            found["origin_x"], found["origin_y"] = self.origin
+        return found
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, torch.Tensor]) -> Moments:
+        """Moments as they were when their `tensors` were taken."""
+        panels, inputs, outputs = tensors["xy"].shape
+        made = cls(panels, inputs, outputs, tensors["xy"].device)
+        for name in _SUMS:
+            setattr(made, name, tensors[name])
+        made.rows = int(tensors["rows"])
+        if "origin_x" in tensors:
+            made.origin = (tensors["origin_x"], tensors["origin_y"])
         return made
 
     def first(self, inputs: int) -> Moments:

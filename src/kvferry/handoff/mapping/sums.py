@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
+from .checkpoint import Kept, named, under
 from .heads import Wiring
 from .layers import Side
 from .rows import Rows
@@ -40,6 +41,21 @@ class LayerSums:
         made._plain = {kind: one.like() for kind, one in self._plain.items()}
         made._leaning = {kind: one.like() for kind, one in self._leaning.items()}
         return made
+
+    def tensors(self) -> Kept:
+        """All that was summed, by name."""
+        found: Kept = {}
+        for part, moments in (("plain", self._plain), ("leaning", self._leaning)):
+            for kind, one in moments.items():
+                found |= named(f"{part}.{kind}", one.tensors())
+        return found
+
+    def take(self, tensors: Kept) -> None:
+        """Be what the `tensors` were taken of."""
+        for part, moments in (("plain", self._plain), ("leaning", self._leaning)):
+            for kind in ("keys", "values"):
+                if kept := under(f"{part}.{kind}", tensors):
+                    moments[kind] = Moments.of(kept)
 
     def add(self, rows: Rows, index: int) -> None:
         """Gather and sum, a bounded number of rows at a time: inputs never lie there as a whole."""
@@ -74,7 +90,7 @@ class Thinned:
     """At most so many rows, evenly from all that came: when there are too many, every second is dropped."""
 
     def __init__(self, most: int) -> None:
-        self.most, self.step, self.skipped = most, 1, 0
+        self.most, self.step = most, 1
         self._kept: list[Rows] = []
 
     def add(self, rows: Rows) -> None:
@@ -82,6 +98,19 @@ class Thinned:
         while sum(one.count for one in self._kept) > self.most and self.step < 1 << 20:
             self.step *= 2
             self._kept = [_every(one, 2) for one in self._kept]
+
+    def tensors(self) -> Kept:
+        """The rows by name; their documents' names, which nothing asks for any more, are let go."""
+        found: Kept = {"step": torch.tensor(self.step)}
+        for number, rows in enumerate(self._kept):
+            found |= named(str(number), rows.tensors())
+        return found
+
+    def take(self, tensors: Kept) -> None:
+        """Be what the `tensors` were taken of."""
+        self.step = int(tensors["step"])
+        numbers = sorted({int(name.split(".")[0]) for name in tensors if name != "step"})
+        self._kept = [Rows.of("", under(str(number), tensors)) for number in numbers]
 
     def laid(self, kind: str, index: int, wiring: Wiring) -> tuple[torch.Tensor, torch.Tensor]:
         """Inputs [panels, rows, p] and outputs [panels, rows, q] of one target layer."""

@@ -50,6 +50,10 @@ def handoff_record(
     notes = [f"hand-off over {transport}"]
     if manifest is not None:
         notes.append(f"codec {manifest.codec}; prefill {'sunk' if manifest.sunk else 'asked for first'}")
+    if answered.mapped:
+        notes.append(
+            f"mapped from another model by {answered.mapped[:16]}: lossy, and the request accepts it"
+        )
     if answered.dominant:
         notes.append(f"longest leg: {answered.dominant}")
     if received.resumed_from:

@@ -1,0 +1,10 @@
+"""Training a map between two families, and what it is worth when one agent hands over to another.
+
+To read in this order: `reading` (a text as both models cut it), `pieces`, `facts` (what is trained and judged
+on); `behind` (what a model says behind a given KV); `train`, `checkpoint`, `judging` (the training);
+`agents`, `arms` (the agent-to-agent task).
+"""
+
+from __future__ import annotations
+
+__all__: list[str] = []

@@ -1,0 +1,120 @@
+"""What is trained and judged on: a context that both models read, and the suffix that the target says.
+
+Owns cutting pieces out of documents, the same ones for the same seed and number, whatever came before: so a
+training that was killed goes on with the very piece that was next.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...engines.transformers.capture import Captured
+from ...errors import UsageError
+from ...handoff.mapping.contract import Context
+from ...handoff.mapping.texts import Document
+from .facts import fact_documents
+from .reading import spans_of
+
+__all__ = ["Piece", "Pieces"]
+
+_UNUSED = 500_000
+"""Numbers of pieces from here on are not trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Context and suffix of one document."""
+
+    document: str
+    context: Context
+    suffix: tuple[int, ...]
+    """Ids of the target."""
+
+    @property
+    def tokens(self) -> int:
+        """Of the target, both parts."""
+        return len(self.context.target_ids) + len(self.suffix)
+
+
+class Pieces:
+    """Pieces by number. A share of them are documents of made-up facts whose suffix states them again."""
+
+    def __init__(
+        self,
+        documents: Sequence[Document],
+        source: Captured,
+        target: Captured,
+        *,
+        context_tokens: int,
+        suffix_tokens: int,
+        facts_share: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        if context_tokens < 8 or suffix_tokens < 2:
+            raise UsageError("a context has at least 8 tokens, a suffix at least 2")
+        if not 0 <= facts_share <= 1:
+            raise UsageError(f"facts share {facts_share}: between 0 and 1")
+        if not documents and facts_share < 1:
+            raise UsageError("no documents: give text, or a facts share of 1")
+        self._documents, self._source, self._target = documents, source, target
+        self._context, self._suffix = context_tokens, suffix_tokens
+        self._share, self._seed = facts_share, seed
+
+    def piece(self, number: int) -> Piece:
+        """Piece `number`. Raises UsageError where no document is long enough for one."""
+        draw = random.Random(f"{self._seed} {number}")
+        if draw.random() < self._share:
+            return self._facts(number)
+        for _ in range(100):
+            document = draw.choice(self._documents)
+            found = self._window(document, draw)
+            if found is not None:
+                return found
+        raise UsageError(
+            f"documents are too short for {self._context} tokens of context and {self._suffix} of suffix"
+        )
+
+    def held_out(self, documents: Sequence[Document], count: int) -> list[Piece]:
+        """At most `count` pieces, each of another document, the same ones each time."""
+        found: list[Piece] = []
+        for document in documents:
+            if len(found) == count:
+                break
+            piece = self._window(document, random.Random(f"{self._seed} {document.name}"))
+            if piece is not None:
+                found.append(piece)
+        return found
+
+    def validation(self, documents: Sequence[Document], count: int) -> list[Piece]:
+        """Held-out pieces, facts among them in their share: what says whether training has helped."""
+        facts = round(count * self._share)
+        return [
+            *self.held_out(documents, count - facts),
+            *(self._facts(_UNUSED + number) for number in range(facts)),
+        ]
+
+    def _window(self, document: Document, draw: random.Random) -> Piece | None:
+        wanted = self._context + self._suffix
+        # Hardly a token is longer than this on average; what is not needed is not encoded.
+        room = max(1, len(document.text) - 3 * wanted)
+        start = document.text.rfind("\n", 0, draw.randrange(room)) + 1
+        ids, spans = spans_of(self._target, document.text[start : start + 8 * wanted])
+        cut = self._context
+        while 0 < cut < len(ids) and spans[cut][0] < spans[cut - 1][1]:
+            cut += 1  # a character that is cut into bytes stays whole
+        if len(ids) < cut + self._suffix:
+            return None
+        text = document.text[start : start + spans[cut - 1][1]]
+        ours = spans_of(self._source, text)
+        context = Context(text, ours[0], ids[:cut], ours[1], spans[:cut])
+        return Piece(document.name, context, ids[cut : cut + self._suffix])
+
+    def _facts(self, number: int) -> Piece:
+        (document,) = fact_documents(1, seed=self._seed * 1_000_003 + number, side="train")
+        ours, theirs = spans_of(self._source, document.text), spans_of(self._target, document.text)
+        context = Context(document.text, ours[0], theirs[0], ours[1], theirs[1])
+        ids, spans = spans_of(self._target, document.restated)
+        said = tuple(one for one, (start, stop) in zip(ids, spans, strict=True) if stop > start)
+        return Piece(document.name, context, said[: self._suffix])

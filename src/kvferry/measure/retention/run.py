@@ -1,0 +1,296 @@
+"""The whole measurement: gate, items, conversations, figures, verdict.
+
+Owns the order and what is said on the way. Nothing is printed here: `say` hears of progress.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ... import __version__
+from ...engines.transformers.capture import Captured
+from ...errors import UsageError
+from ...handoff.mapping.contract import KvMap
+from ...runs.retention_summary import (
+    ARMS,
+    MapFacts,
+    Refused,
+    Retention,
+    Settings,
+)
+from .answers import Choices
+from .arms import name_arms
+from .asking import Asked, Plan, ask, map_context
+from .gate import check_gate
+from .items import Item, one_document
+from .naming import name_figures
+from .opening import calibrated_positions
+from .reader import Reader
+from .requirements import Requirement, check_required
+from .summing import HORIZONS, Continuations, sum_turns
+from .tasks import Room, make_items
+from .tasks.library import library_documents
+from .turns import HandedOn, hand_on
+from .verdict import judge
+
+__all__ = ["HANDOFFS", "TURN_TOKENS", "Wanted", "measure_retention"]
+
+HANDOFFS = 3
+TURN_TOKENS = 32
+_FAR = 4
+"""Beyond begins at so many times the calibrated positions, where the models' own positions reach."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be measured."""
+
+    tasks: tuple[str, ...] = ()
+    user_items: tuple[Item, ...] = ()
+    items_file: str = ""
+    limit: int = 8
+    """Items of each bundled task, and conversations."""
+    context_tokens: int = 192
+    """Of bundled items; the user's are as long as they are."""
+    continuation_tokens: int = 128
+    hold_back: tuple[int, ...] = (1, 16, 64)
+    seed: int = 0
+    without: frozenset[str] = frozenset()
+    """Digests of texts that the map was fitted on."""
+    required: tuple[Requirement, ...] = ()
+
+
+def measure_retention(
+    source: Captured,
+    target: Captured,
+    map_: KvMap,
+    wanted: Wanted,
+    *,
+    map_file: str = "",
+    say: Callable[[str], None] = lambda _: None,
+    keep: Callable[[Asked], None] = lambda _: None,
+) -> Retention:
+    """Everything about a map from `source` to `target`. `keep` gets each item as it is done.
+
+    Raises ModelError where the gate does not hold or a model cannot be read on, UsageError for items that
+    there are not.
+    """
+    seconds: dict[str, float] = {}
+    clock = _Stopwatch(seconds)
+    ours, theirs = Reader(source), Reader(target)
+    gate = check_gate(ours, theirs)
+    say(f"gate: native KV injected again gives the same logits, to {gate.injected_logit_error:.1g}")
+    clock.lap("gate")
+    items = _items(wanted, theirs)
+    documents = len({item.document for item in items})
+    arms = name_arms(ours.kv, theirs.kv, documents)
+    calibrated = calibrated_positions(map_)
+    offset = _offset(wanted, calibrated, (source, target), items, theirs)
+    plan = Plan(
+        source=ours,
+        target=theirs,
+        map=map_,
+        arms=tuple(name for name in ARMS if not arms[name].absent),
+        continuation_tokens=wanted.continuation_tokens,
+        hold_back=wanted.hold_back,
+        offset=offset if isinstance(offset, int) else None,
+        seed=wanted.seed,
+    )
+    asked = _ask_all(plan, items, say, keep)
+    clock.lap("items")
+    handed_on = _converse(plan, wanted, items, say)
+    clock.lap("turns")
+    continued, chosen = Continuations(asked, wanted.seed), Choices(asked, wanted.seed)
+    beyond = continued.beyond(offset) if isinstance(offset, int) else offset
+    turns = sum_turns(handed_on, TURN_TOKENS, wanted.seed)
+    gains = continued.gains()
+    top1 = {str(horizon): continued.top1(horizon) for horizon in HORIZONS}
+    figures = name_figures(continued, chosen, top1, gains, beyond, turns)
+    verdict = judge(
+        figures,
+        {name: figures[f"gain_over_{name}"] for name in ("none", "random", "wrong") if not arms[name].absent},
+        continued.documents,
+    )
+    accuracy, exact, curve = chosen.accuracy(), chosen.exact(), continued.curve()
+    hold_back = tuple(continued.hold_back(tokens) for tokens in wanted.hold_back)
+    clock.lap("intervals")
+    return Retention(
+        kvferry=__version__,
+        source=source.kv.name,
+        target=target.kv.name,
+        map=MapFacts(
+            name=map_.name,
+            file=map_file,
+            trained_tokens=map_.trained_tokens,
+            calibrated_positions=calibrated,
+        ),
+        settings=Settings(
+            tasks=wanted.tasks,
+            items_file=wanted.items_file,
+            limit=wanted.limit,
+            context_tokens=wanted.context_tokens,
+            continuation_tokens=wanted.continuation_tokens,
+            hold_back=wanted.hold_back,
+            seed=wanted.seed,
+        ),
+        gate=gate,
+        arms=arms,
+        documents=documents,
+        items={
+            name: sum(item.task == name for item in items)
+            for name in dict.fromkeys(item.task for item in items)
+        },
+        figures=figures,
+        nll_per_character=continued.nll_per_character(),
+        nll_per_token=continued.nll_per_token(),
+        kl=continued.kl(),
+        top1=top1,
+        gains=gains,
+        accuracy=accuracy,
+        exact=exact,
+        accuracy_differences=chosen.differences(),
+        curve=curve,
+        beyond=beyond,
+        hold_back=hold_back,
+        turns=turns,
+        notes=_notes(wanted, calibrated, same=ours.kv.tokenizer == theirs.kv.tokenizer),
+        seconds=seconds,
+        verdict=verdict,
+        required=check_required(wanted.required, figures),
+    )
+
+
+class _Stopwatch:
+    def __init__(self, into: dict[str, float]) -> None:
+        self._into, self._since = into, time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self._into[name], self._since = now - self._since, now
+
+
+def _items(wanted: Wanted, target: Reader) -> list[Item]:
+    room = Room(wanted.context_tokens, wanted.continuation_tokens, target.cut)
+    bundled = (
+        make_items(wanted.tasks, room=room, limit=wanted.limit, seed=wanted.seed, without=wanted.without)
+        if wanted.tasks
+        else []
+    )
+    found = one_document([*wanted.user_items, *bundled])
+    if not found:
+        raise UsageError("nothing to measure: name tasks with --tasks, or items with --items")
+    return _apart(found)
+
+
+def _apart(items: Sequence[Item]) -> list[Item]:
+    """In an order in which neighbours are of different documents, as far as there are such."""
+    by_document: dict[str, list[Item]] = {}
+    for item in items:
+        by_document.setdefault(item.document, []).append(item)
+    found: list[Item] = []
+    while by_document:
+        for document in list(by_document):
+            found.append(by_document[document].pop(0))
+            if not by_document[document]:
+                del by_document[document]
+    return found
+
+
+def _ask_all(
+    plan: Plan, items: Sequence[Item], say: Callable[[str], None], keep: Callable[[Asked], None]
+) -> list[Asked]:
+    began = time.perf_counter()
+    # Another document's context is the one before; the first item's is the last of another document.
+    other = next((item for item in reversed(items) if item.document != items[0].document), None)
+    before = None if other is None else (other.document, map_context(plan, other))
+    found = []
+    for number, item in enumerate(items, 1):
+        wrong = before[1] if before is not None and before[0] != item.document else None
+        asked, mapped = ask(plan, item, wrong)
+        found.append(asked)
+        keep(asked)
+        before = item.document, mapped
+        if number == 1 or number == len(items) or number % max(1, len(items) // 8) == 0:
+            spent = time.perf_counter() - began
+            say(
+                f"{number} of {len(items)} items, {spent:.0f} s, "
+                f"about {spent / number * (len(items) - number):.0f} s left"
+            )
+    return found
+
+
+def _converse(
+    plan: Plan, wanted: Wanted, items: Sequence[Item], say: Callable[[str], None]
+) -> list[HandedOn]:
+    """Conversations over texts that are long enough: the user's, or modules that no item is of."""
+    used = {item.document for item in items}
+    if wanted.tasks:
+        texts = [
+            (name, text[len(text) // 3 :])
+            for name, text in library_documents(wanted.seed, without=wanted.without)
+            if name not in used
+        ]
+    else:
+        texts = list({item.document: item.context + item.continuation for item in items}.items())
+    found: list[HandedOn] = []
+    for name, text in texts:
+        if len(found) == wanted.limit:
+            break
+        one = hand_on(
+            name,
+            text[: 2 * HANDOFFS * TURN_TOKENS * 12],
+            plan.source,
+            plan.target,
+            plan.map,
+            handoffs=HANDOFFS,
+            turn_tokens=TURN_TOKENS,
+        )
+        if one is not None:
+            found.append(one)
+    say(f"{len(found)} conversations of {HANDOFFS} hand-offs")
+    return found
+
+
+def _offset(
+    wanted: Wanted,
+    calibrated: int | None,
+    models: Sequence[Captured],
+    items: Sequence[Item],
+    target: Reader,
+) -> int | Refused:
+    """Where items stand beyond what was calibrated."""
+    if calibrated is None:
+        return Refused(reason="the map does not say which positions it was calibrated on")
+    longest = max(len(target.tokens(item.context)[0]) for item in items) + 128
+    most = [getattr(model.config, "max_position_embeddings", None) for model in models]
+    room = min([int(one) for one in most if one], default=_FAR * calibrated + longest) - longest
+    found = min(_FAR * calibrated, room)
+    if found < calibrated:
+        return Refused(
+            reason=f"the models' positions end at {room + longest:,}: no room beyond the {calibrated:,} "
+            "calibrated"
+        )
+    return found
+
+
+def _notes(wanted: Wanted, calibrated: int | None, *, same: bool) -> tuple[str, ...]:
+    found = [
+        "agreement and KL are teacher-forced on the items' own continuations, not on what a model would say",
+    ]
+    if not same:
+        found.append(
+            "source and target have other tokens: compare the source by NLL a character and by answers only"
+        )
+    longest = wanted.context_tokens + wanted.continuation_tokens
+    if calibrated is not None and wanted.tasks and longest > calibrated:
+        found.append(
+            f"items reach to position {longest:,}, the map was calibrated on {calibrated:,}: what is called "
+            "inside lies partly beyond (--context-tokens)"
+        )
+    if not wanted.without and wanted.tasks:
+        found.append(
+            "whether the map was fitted on these very texts is not known; name its folder with --fitted-on"
+        )
+    return tuple(found)

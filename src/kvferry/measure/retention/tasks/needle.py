@@ -1,0 +1,51 @@
+"""A needle in a haystack: one sentence with a number, somewhere in a text that has nothing to do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from ..items import Item
+from .library import Room, prose_of
+
+__all__ = ["needle_items"]
+
+_COLOURS = ("amber", "crimson", "indigo", "olive", "scarlet", "teal", "violet", "white")
+_THINGS = ("anchor", "barrel", "compass", "lantern", "rudder", "signal", "tiller", "winch")
+_CHOICES = 4
+
+
+def needle_items(documents: Sequence[tuple[str, str]], room: Room, limit: int, random: Random) -> list[Item]:
+    """The hay is the docstrings of one module, the needle stands between two of its sentences.
+
+    The other choices stand nowhere in it.
+    """
+    found: list[Item] = []
+    for name, text in documents:
+        if len(found) == limit:
+            break
+        numbers = random.sample(range(1000, 10000), _CHOICES)
+        what = f"{random.choice(_COLOURS)} {random.choice(_THINGS)}"
+        needle = f"The number of the {what} is {numbers[0]}."
+        hay = prose_of(text)
+        stop = room.cut(hay, room.context_tokens - 20)
+        if stop == len(hay):
+            continue
+        words = hay[:stop].split(" ")
+        ends = [at + 1 for at, word in enumerate(words[:-1]) if word.endswith(".")]
+        if not ends:
+            continue
+        place = random.choice(ends)
+        context = " ".join([*words[:place], needle, *words[place:]]) + "\n"
+        order = random.sample(range(_CHOICES), _CHOICES)
+        found.append(
+            Item(
+                task="needle",
+                document=name,
+                context=context,
+                question=f"The number of the {what} is",
+                choices=tuple(f" {numbers[at]}" for at in order),
+                answer=order.index(0),
+            )
+        )
+    return found
