@@ -100,7 +100,7 @@ def test_a_map_that_failed_is_said_to_have(
         "none",
         "random",
         "target",
-        "CPU threads",
+        "1 CPU thread",
         "FAILED",
     ):
         assert part in captured.out

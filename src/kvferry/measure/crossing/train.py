@@ -115,7 +115,7 @@ def calibrate(
         codes = torch.zeros(0, 0, device=device)
     calibration = Calibration(shape, codes, seed=recipe.seed)
     number = told = 0
-    while calibration.tokens < recipe.calibration_tokens:
+    while calibration.tokens < recipe.calibration_tokens or number < 6:
         piece = pieces.piece(-1 - number)
         ours = source.prefill(piece.context.source_ids)
         # The suffix is text as well: the target has read it, so it may teach; the source has not.
@@ -219,7 +219,8 @@ def device_name(model: Captured) -> str:
     device = model.model.device
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
-    return f"{torch.get_num_threads()} CPU threads"
+    threads = torch.get_num_threads()
+    return f"{threads} CPU thread{'s' * (threads != 1)}"
 
 
 class _Run:
