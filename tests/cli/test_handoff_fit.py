@@ -193,3 +193,21 @@ def test_senseless_numbers_are_refused(place: Path, fitted: Path, change: list[s
 
 def test_a_missing_map_is_named(place: Path) -> None:
     assert "no such file" in failed(apply_words(place, place / "none", "small", "small"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (["--stride", "0"], "--stride 0"),
+        (["--layers", "0"], "--layers 0"),
+        (["--text", "/nowhere"], "--text /nowhere"),
+        (["--out", "/"], "--out /"),
+        (["--out", "/nowhere/x.map"], "--out /nowhere/x.map"),
+    ],
+)
+def test_what_can_be_seen_at_once_is_refused_before_a_model_is_read(
+    place: Path, change: list[str], words: str
+) -> None:
+    given = {"--text": str(place / "text"), "--out": str(place / "refused.map")} | {change[0]: change[1]}
+    with pytest.raises(InputError, match=words):
+        main(["fit", "no-such-model", "no-such-model", *(word for pair in given.items() for word in pair)])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 
 from kvferry.errors import FormatError
@@ -76,3 +79,23 @@ def test_swapped_blocks_are_alien(
 def test_a_namespace_of_another_length_is_refused(tier: MemoryTier) -> None:
     with pytest.raises(FormatError, match="32 bytes"):
         FramedTier(tier, b"short")
+
+
+def test_no_payload_is_read_after_a_put_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second thread of a window has ended when the put returns, with whatever it returns."""
+    reading, begun = threading.Event(), threading.Event()
+
+    def slow(*_: object) -> None:
+        if threading.current_thread() is threading.main_thread():
+            assert begun.wait(5.0)
+            raise FormatError("a header that cannot be")
+        reading.set()
+        begun.set()
+        time.sleep(0.05)
+        reading.clear()
+
+    monkeypatch.setattr("kvferry.store.framed.encode_into", slow)
+    blocks = [memoryview(bytearray(64 << 10)) for _ in range(8)]
+    with pytest.raises(FormatError):
+        FramedTier(MemoryTier(8 << 20), OURS).put([bytes([i]) * 32 for i in range(8)], blocks, 1.0)
+    assert not reading.is_set()

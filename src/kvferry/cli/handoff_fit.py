@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ..handoff.mapping.mapper import Facts, Mapper
     from ..handoff.mapping.rows import Sequences
     from ..handoff.mapping.speed import Speed
+    from ..handoff.mapping.texts import Document, Part
 
 __all__ = ["apply", "fit"]
 
@@ -99,9 +101,17 @@ def fit(
     from ..handoff.mapping.mlp import MlpSettings
     from ..handoff.mapping.passing import fit_map
     from ..handoff.mapping.rows import Recipe
+    from ..handoff.mapping.texts import read_documents, split_documents
 
     if checkpoint_seconds < 0:
         raise UsageError(f"--checkpoint-seconds {checkpoint_seconds:g}: must be 0 or more")
+    for option, given in (("--layers", layers), ("--most-layers", most_layers), ("--stride", stride)):
+        if given is not None and given < 1:
+            raise UsageError(f"{option} {given}: must be 1 or more")
+    if length < 8 or tokens < 4 * length:
+        raise UsageError(f"--tokens {tokens} --length {length}: at least 8 a sequence, and four sequences")
+    _check_out(out)
+    parts = split_documents(read_documents(text))
     recipe = Recipe(
         inputs=inputs,
         weighted=not unweighted,
@@ -117,7 +127,7 @@ def fit(
     )
     for model in (ours, theirs):
         _say(f"{model.kv.name}: stripped keys are the model's own to {model.check_strip():.1g}")
-    sequences = _sequences(text, ours, theirs, tokens, length)
+    sequences = _sequences(parts, ours, theirs, tokens, length)
     training = sum(len(ids) for _, ids in sequences.train)
     keep = Checkpoint(
         out.with_name(f"{out.name}.fit"),
@@ -194,6 +204,7 @@ def apply(
 
     if repeats < 1 or tokens < 2 or offset < 0:
         raise UsageError("--repeats is at least 1, --tokens at least 2, --offset at least 0")
+    text = _read(prompt)
     began = time.perf_counter()
     mapper = load_map(map, device=device)
     load_seconds = time.perf_counter() - began
@@ -203,8 +214,8 @@ def apply(
     )
     check_models(mapper.outline.source, ours.kv, "source")
     check_models(mapper.outline.target, theirs.kv, "target")
-    ids = ours.encode(_read(prompt))[:tokens]
-    if theirs.encode(_read(prompt))[: len(ids)] != ids:
+    ids = ours.encode(text)[:tokens]
+    if theirs.encode(text)[: len(ids)] != ids:
         raise ModelError(_TOKENS_DIFFER)
     speed = measure_speed(mapper, ours, theirs, ids, offset=offset, repeats=repeats)
     if json:
@@ -227,8 +238,17 @@ _TOKENS_DIFFER = (
 )
 
 
-def _sequences(folder: Path, ours: Captured, theirs: Captured, tokens: int, length: int) -> Sequences:
-    from ..handoff.mapping.texts import cut_sequences, read_documents, split_documents
+def _check_out(out: Path) -> None:
+    """Found before a fit of an hour, not behind it."""
+    if out.is_dir() or not out.parent.is_dir():
+        what = "is a folder" if out.is_dir() else "there is no such folder"
+        raise UsageError(f"--out {out}: {what}; write the path of a file in a folder that exists")
+
+
+def _sequences(
+    parts: Mapping[Part, Sequence[Document]], ours: Captured, theirs: Captured, tokens: int, length: int
+) -> Sequences:
+    from ..handoff.mapping.texts import cut_sequences
 
     def encode(document: str, text: str) -> list[int]:
         ids = ours.encode(text)
@@ -236,7 +256,7 @@ def _sequences(folder: Path, ours: Captured, theirs: Captured, tokens: int, leng
             raise ModelError(f"{document}: {_TOKENS_DIFFER}")
         return ids
 
-    return cut_sequences(split_documents(read_documents(folder)), encode, tokens, length)
+    return cut_sequences(parts, encode, tokens, length)
 
 
 def _print_fit(mapper: Mapper, facts: Facts, out: Path, size: int) -> None:

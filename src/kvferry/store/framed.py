@@ -236,9 +236,12 @@ class _Frames(Sequence[Vector]):
         except RuntimeError:  # the interpreter ends
             self._encode(turns)
             return
-        self._encode(turns)
-        if not other.cancel():
-            other.result()
+        try:
+            self._encode(turns)
+        finally:
+            # The payloads are the caller's again when a put returns, whatever it returns with.
+            if not other.cancel():
+                other.result()
 
     def _encode(self, turns: Iterator[int]) -> None:
         for i in turns:

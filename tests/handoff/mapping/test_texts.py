@@ -28,6 +28,23 @@ def test_text_and_json_lines_are_read(tmp_path: Path) -> None:
     assert [one.name for one in read_documents(tmp_path)] == ["a.md", "deep/b.jsonl:1", "deep/b.jsonl:3"]
 
 
+def test_a_folder_with_a_document_s_ending_is_none(tmp_path: Path) -> None:
+    (tmp_path / "pkg.py").mkdir()
+    (tmp_path / "pkg.py" / "a.txt").write_text("x" * 500)
+    assert [one.name for one in read_documents(tmp_path)] == ["pkg.py/a.txt"]
+
+
+def test_json_lines_that_are_no_utf8_are_named(tmp_path: Path) -> None:
+    (tmp_path / "b.jsonl").write_bytes('{"text": "\u00e9"}'.encode("latin-1"))
+    with pytest.raises(FormatError, match=r"b\.jsonl:1: not JSON"):
+        read_documents(tmp_path)
+
+
+def test_the_option_is_named_as_it_was_given(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="--fitted-on "):
+        read_documents(tmp_path / "none", option="--fitted-on")
+
+
 def test_copies_and_scraps_are_left_out(tmp_path: Path) -> None:
     for name, text in (("a", "x" * 500), ("b", "x" * 500), ("c", "short")):
         (tmp_path / f"{name}.txt").write_text(text)

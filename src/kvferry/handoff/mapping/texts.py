@@ -33,15 +33,15 @@ class Document(msgspec.Struct, frozen=True):
     text: str
 
 
-def read_documents(folder: Path, *, least_characters: int = 400) -> list[Document]:
+def read_documents(folder: Path, *, least_characters: int = 400, option: str = "--text") -> list[Document]:
     """Every text under the folder, in the order of names; short ones and copies are left out.
 
     Files end in .txt, .md, .rst or .py, or in .jsonl with a field "text" in every line. Raises `FormatError`
-    where there is no folder or nothing in it.
+    where there is no folder or nothing in it; `option` is what the folder was given as.
     """
     if not folder.is_dir():
         raise FormatError(
-            f"--text {folder}: no such folder; give one with .txt, .md, .rst, .py or .jsonl files"
+            f"{option} {folder}: no such folder; give one with .txt, .md, .rst, .py or .jsonl files"
         )
     seen: set[bytes] = set()
     found = []
@@ -53,7 +53,7 @@ def read_documents(folder: Path, *, least_characters: int = 400) -> list[Documen
                 found.append(document)
     if not found:
         raise FormatError(
-            f"--text {folder}: no .txt, .md, .rst, .py or .jsonl file of {least_characters} characters"
+            f"{option} {folder}: no .txt, .md, .rst, .py or .jsonl file of {least_characters} characters"
         )
     return found
 
@@ -121,19 +121,24 @@ def _mixed(sequence: tuple[str, Sequence[int]]) -> bytes:
 
 def _documents_of(path: Path, folder: Path) -> Iterator[Document]:
     name = str(path.relative_to(folder))
-    if path.suffix in _PLAIN:
-        yield Document(name, path.read_text(encoding="utf-8", errors="replace"))
-    elif path.suffix == ".jsonl":
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield Document(f"{name}:{number}", _text(path, number, line))
-
-
-def _text(path: Path, number: int, line: str) -> str:
+    if not path.is_file():
+        return
     try:
-        fields = json.loads(line)
-    except ValueError as error:
+        if path.suffix in _PLAIN:
+            yield Document(name, path.read_text(encoding="utf-8", errors="replace"))
+        elif path.suffix == ".jsonl":
+            with path.open("rb") as lines:
+                for number, line in enumerate(lines, 1):
+                    if line.strip():
+                        yield Document(f"{name}:{number}", _text(path, number, line))
+    except OSError as error:
+        raise FormatError(f"{path}: {error.strerror}") from error
+
+
+def _text(path: Path, number: int, line: bytes) -> str:
+    try:
+        fields = json.loads(line.decode("utf-8"))
+    except ValueError as error:  # what is no UTF-8 is one too
         raise FormatError(f"{path}:{number}: not JSON: {error}") from error
     text = fields.get("text") if isinstance(fields, dict) else None
     if not isinstance(text, str):
