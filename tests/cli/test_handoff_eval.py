@@ -74,7 +74,7 @@ def test_json_has_the_documented_parts(place: Path, capsys: pytest.CaptureFixtur
     found = as_json(place, capsys)
     assert {"arms", "figures", "verdict", "curve", "beyond", "hold_back", "turns", "gate"} <= found.keys()
     assert found["map"]["calibrated_positions"] == 128
-    assert found["beyond"]["kind"] == "beyond"
+    assert found["beyond"]["kind"] == "refused"
 
 
 def test_the_verdict_is_printed_last(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,6 +126,27 @@ def test_documents_of_the_fit_are_left_out(place: Path, capsys: pytest.CaptureFi
     assert noted == [True, False]
 
 
+def test_a_folder_of_the_fit_that_is_not_there_is_named_as_it_was_given(place: Path) -> None:
+    with pytest.raises(FormatError, match=r"^--fitted-on /nope: no such folder"):
+        run(app, words(place, "--fitted-on", "/nope"))
+
+
+def test_a_folder_that_holds_a_run_is_refused_before_a_model_is_loaded(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(UsageError, match="already holds a run"):
+        run(app, ["eval", "no-such-model", "neither", "--map", str(place / "map"), "--record", str(tmp_path)])
+
+
+def test_a_page_that_is_a_folder_is_refused_before_a_model_is_loaded(place: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is a folder"):
+        run(app, ["eval", "no-such-model", "neither", "--map", str(place / "map"), "--html", str(tmp_path)])
+
+
+def test_a_file_that_is_no_map_is_refused_before_a_model_is_loaded(place: Path) -> None:
+    with pytest.raises(FormatError, match="not a map"):
+        run(app, ["eval", "no-such-model", "neither", "--map", str(place / "items.jsonl")])
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -135,6 +156,12 @@ def test_documents_of_the_fit_are_left_out(place: Path, capsys: pytest.CaptureFi
         (["--hold-back", "x"], "--hold-back"),
         (["--limit", "0"], "--limit at least 1"),
         (["--context-tokens", "8"], "--context-tokens is at least 32"),
+        (["--tasks", ""], "--tasks '': names none"),
+        (["--seed", "-1"], "--seed -1: from 0"),
+        (["--threads", "0"], "--threads 0: at least 1"),
+        (["--device", "foo"], "--device foo: not known"),
+        (["--device", "meta"], "--device meta: not one"),
+        (["--dtype", "foo"], "--dtype foo: not known"),
     ],
 )
 def test_senseless_options_are_refused_before_a_model_is_loaded(

@@ -202,7 +202,9 @@ def test_a_missing_map_is_named(place: Path) -> None:
         (["--layers", "0"], "--layers 0"),
         (["--text", "/nowhere"], "--text /nowhere"),
         (["--out", "/"], "--out /"),
-        (["--out", "/nowhere/x.map"], "--out /nowhere/x.map"),
+        (["--out", "/dev/null/x.map"], "--out /dev/null/x.map"),
+        (["--threads", "0"], "--threads 0"),
+        (["--device", "foo"], "--device foo"),
     ],
 )
 def test_what_can_be_seen_at_once_is_refused_before_a_model_is_read(

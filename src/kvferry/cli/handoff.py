@@ -19,7 +19,7 @@ _COMMANDS = (
     ("apply", "handoff_fit:apply", "Carry a prefill to another model through a map, and time it."),
     ("train", "handoff_train:train", "Train a map between two families of models."),
     ("eval", "handoff_eval:evaluate", "What a target still says with a map's KV, and whether to use it."),
-    ("agents", "handoff_train:agents", "One agent reads, the other answers: text, mapped KV, fewer tokens."),
+    ("agents", "handoff_agents:agents", "One agent reads, the other answers: text, mapped KV, fewer tokens."),
 )
 for _name, _place, _help in _COMMANDS:
     app.command(f"kvferry.cli.{_place}", name=_name, help=_help)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from cyclopts import Parameter
 
-from ..errors import FormatError, UsageError
+from ..errors import UsageError
 from ..runs.retention_summary import ARMS, Figure, Interval, Refused, Retention
 from .output import Json, write_columns, write_json
 
@@ -107,9 +107,9 @@ def evaluate(
     threads
         Threads of a CPU; torch's own choice where not given.
     """
-    from ..engines.transformers.capture import open_captured
+    from ..engines.transformers.capture import check_computing, open_captured
     from ..measure.retention.items import read_items
-    from ..measure.retention.opening import open_map
+    from ..measure.retention.opening import check_map_file, open_map
     from ..measure.retention.records import record_of
     from ..measure.retention.requirements import parse_required
     from ..measure.retention.run import Wanted, measure_retention
@@ -122,6 +122,13 @@ def evaluate(
         raise UsageError(f"--tasks: there is no task {unknown[0]!r}; there are {', '.join(TASKS)}")
     if context_tokens < 32 or (limit is not None and limit < 1):
         raise UsageError("--context-tokens is at least 32, --limit at least 1")
+    if not named and not own:
+        raise UsageError(f"--tasks {tasks!r}: names none; there are {', '.join(TASKS)}, or give --items")
+    if not 0 <= seed < 1 << 32:
+        raise UsageError(f"--seed {seed}: from 0 to {(1 << 32) - 1:,}")
+    check_computing(dtype=dtype, device=device, threads=threads)
+    _check_places(record, html)
+    check_map_file(map)
     wanted = Wanted(
         tasks=named,
         user_items=own,
@@ -133,8 +140,6 @@ def evaluate(
         without=frozenset() if fitted_on is None else _fitted(fitted_on),
         required=required,
     )
-    if not map.is_file():
-        raise FormatError(f"--map {map}: no such file; write one with kvferry handoff fit")
     ours, theirs = (
         open_captured(_folder(name), name=_name(name), dtype=dtype, device=device, threads=threads)
         for name in (source, target)
@@ -274,12 +279,22 @@ def _recorded(folder: Path, seed: int, source: Captured, target: Captured, dtype
     )
 
 
+def _check_places(record: Path | None, html: Path | None) -> None:
+    """That what is written at the end can be: nothing is measured for a folder that is in use."""
+    if record is not None and (record / "run.json").exists():
+        raise UsageError(f"--record {record}: already holds a run; choose another folder or remove it")
+    if record is not None and record.exists() and not record.is_dir():
+        raise UsageError(f"--record {record}: is a file; name a folder")
+    if html is not None and html.is_dir():
+        raise UsageError(f"--html {html}: is a folder; name a file in it, such as {html / 'page.html'}")
+
+
 def _fitted(folder: Path) -> frozenset[str]:
     """Digests of what a fit on this folder would have learned from or chosen by."""
     from ..handoff.mapping.texts import read_documents, split_documents
     from ..measure.retention.tasks.library import digest_of
 
-    parts = split_documents(read_documents(folder))
+    parts = split_documents(read_documents(folder, option="--fitted-on"))
     return frozenset(digest_of(one.text) for name in ("train", "validation") for one in parts[name])
 
 

@@ -6,7 +6,6 @@ chosen on; they say how near the KV is, not what a model still says with it.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from ..errors import ModelError, UsageError
+from .handoff_pair import check_new_file, open_pair, say
 from .output import Json, write_columns, write_json
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def fit(
     threads
         Threads of a CPU; torch's own choice where not given.
     """
-    from ..engines.transformers.capture import open_captured
+    from ..engines.transformers.capture import check_computing
     from ..handoff.mapping.checkpoint import Checkpoint
     from ..handoff.mapping.file import save_map
     from ..handoff.mapping.mlp import MlpSettings
@@ -110,7 +110,8 @@ def fit(
             raise UsageError(f"{option} {given}: must be 1 or more")
     if length < 8 or tokens < 4 * length:
         raise UsageError(f"--tokens {tokens} --length {length}: at least 8 a sequence, and four sequences")
-    _check_out(out)
+    check_computing(dtype=dtype, device=device, threads=threads)
+    check_new_file("--out", out)
     parts = split_documents(read_documents(text))
     recipe = Recipe(
         inputs=inputs,
@@ -121,12 +122,7 @@ def fit(
         mlp=MlpSettings() if mlp else None,
         warm_rows=max(256, min(2048, tokens // stride // 8)),
     )
-    ours, theirs = (
-        open_captured(_folder(name), name=_name(name), dtype=dtype, device=device, threads=threads)
-        for name in (source, target)
-    )
-    for model in (ours, theirs):
-        _say(f"{model.kv.name}: stripped keys are the model's own to {model.check_strip():.1g}")
+    ours, theirs = open_pair(source, target, dtype=dtype, device=device, threads=threads)
     sequences = _sequences(parts, ours, theirs, tokens, length)
     training = sum(len(ids) for _, ids in sequences.train)
     keep = Checkpoint(
@@ -144,7 +140,7 @@ def fit(
         recipe,
         checkpoints=[training // share // stride for share in _CURVE],
         keep=keep,
-        say=_say,
+        say=say,
     )
     size = save_map(mapper, out)
     keep.remove()
@@ -197,21 +193,19 @@ def apply(
     threads
         Threads of a CPU; torch's own choice where not given.
     """
-    from ..engines.transformers.capture import open_captured
+    from ..engines.transformers.capture import check_computing
     from ..handoff.mapping.file import load_map
     from ..handoff.mapping.namespace import check_models
     from ..handoff.mapping.speed import measure_speed
 
     if repeats < 1 or tokens < 2 or offset < 0:
         raise UsageError("--repeats is at least 1, --tokens at least 2, --offset at least 0")
+    check_computing(dtype=dtype, device=device, threads=threads)
     text = _read(prompt)
     began = time.perf_counter()
     mapper = load_map(map, device=device)
     load_seconds = time.perf_counter() - began
-    ours, theirs = (
-        open_captured(_folder(name), name=_name(name), dtype=dtype, device=device, threads=threads)
-        for name in (source, target)
-    )
+    ours, theirs = open_pair(source, target, dtype=dtype, device=device, threads=threads)
     check_models(mapper.outline.source, ours.kv, "source")
     check_models(mapper.outline.target, theirs.kv, "target")
     ids = ours.encode(text)[:tokens]
@@ -236,13 +230,6 @@ _TOKENS_DIFFER = (
     "source and target cut the text into different tokens: such a pair is no family, "
     "and its KV cannot be mapped token by token"
 )
-
-
-def _check_out(out: Path) -> None:
-    """Found before a fit of an hour, not behind it."""
-    if out.is_dir() or not out.parent.is_dir():
-        what = "is a folder" if out.is_dir() else "there is no such folder"
-        raise UsageError(f"--out {out}: {what}; write the path of a file in a folder that exists")
 
 
 def _sequences(
@@ -322,25 +309,8 @@ def _print_apply(speed: Speed, load_seconds: float) -> None:
     print(f"cosine with native KV: keys {speed.key_cosine:.4f}, values {speed.value_cosine:.4f}")
 
 
-def _folder(name: str) -> Path:
-    from ..config import cache_dir
-    from ..engines.transformers.resolve import resolve_model
-
-    return resolve_model(name, cache_dir(), say=_say)
-
-
-def _name(name: str) -> str:
-    from ..engines.transformers.resolve import model_name
-
-    return model_name(name)
-
-
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise UsageError(f"--prompt {path}: {error.strerror}; give a text file") from error
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)

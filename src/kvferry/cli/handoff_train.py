@@ -1,12 +1,11 @@
-"""`kvferry handoff train` and `kvferry handoff agents`: a map between two families, and what it is worth.
+"""`kvferry handoff train`: a map between two families of models.
 
-Owns the two commands' options and what they print. A map that does not beat its controls is written, so that
+Owns the command's options and what it prints. A map that does not beat its controls is written, so that
 it can be looked at, and reported as failed.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,17 +14,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..errors import UsageError
-from ..runs.retention_summary import Figure, Interval
 from ..units import parse_seconds
+from .handoff_figures import figure_cells
+from .handoff_pair import check_new_file, open_pair, say
 from .output import Json, write_columns, write_json
 
 if TYPE_CHECKING:
-    from ..engines.transformers.capture import Captured
     from ..handoff.crossing.crossmap import CrossMap
     from ..handoff.mapping.texts import Document
-    from ..measure.crossing.agents import AgentsFound
 
-__all__ = ["agents", "train"]
+__all__ = ["train"]
 
 
 def train(
@@ -88,7 +86,8 @@ def train(
     time_limit
         End after this, whatever is left; the checkpoint goes on from there.
     checkpoint
-        File of the training's state; not given: beside the map, with .checkpoint behind its name.
+        File of the training's state; not given: beside the map, with .checkpoint behind its name. It is
+        removed once the map of a finished training is written.
     source_layers
         Source layers that are read, spread over the depth.
     width
@@ -102,7 +101,7 @@ def train(
     pieces_a_step
         Pieces whose gradients are added up.
     held_out
-        Documents to judge on.
+        Documents to judge on, six at least.
     seed
         Of everything that is drawn.
     dtype
@@ -112,12 +111,15 @@ def train(
     threads
         Threads of a CPU; torch's own choice where not given.
     """
+    from ..engines.transformers.capture import check_computing
     from ..handoff.crossing.crossmap import CrossMap
     from ..handoff.crossing.file import save_cross_map
     from ..handoff.mapping.texts import split_documents
+    from ..measure.crossing.device import device_name
     from ..measure.crossing.judging import beats_controls, gains_of, suffix_nlls, training_gain
     from ..measure.crossing.pieces import Pieces
-    from ..measure.crossing.train import Recipe, device_name, facts_of, train
+    from ..measure.crossing.train import Recipe, facts_of, train
+    from ..measure.retention.intervals import FEWEST
 
     limit = parse_seconds(time_limit)
     recipe = Recipe(
@@ -135,10 +137,19 @@ def train(
         learning_rate=learning_rate,
         seed=seed,
     )
-    ours, theirs = _open(source, target, dtype, device, threads)
+    if held_out < FEWEST:
+        raise UsageError(f"--held-out {held_out}: an interval needs {FEWEST} documents at least")
+    check_computing(dtype=dtype, device=device, threads=threads)
+    place = out.with_name(out.name + ".checkpoint") if checkpoint is None else checkpoint
+    check_new_file("--out", out)
+    check_new_file("--checkpoint", place)
+    if place.absolute() == out.absolute():
+        raise UsageError(f"--checkpoint {place}: that is the map's own place; write another")
     parts = split_documents(_documents(text))
+    ours, theirs = open_pair(source, target, dtype=dtype, device=device, threads=threads)
     pieces = Pieces(
         parts["train"],
+        parts["validation"],
         ours,
         theirs,
         context_tokens=context_tokens,
@@ -146,30 +157,38 @@ def train(
         facts_share=facts_share,
         seed=seed,
     )
-    place = out.with_name(out.name + ".checkpoint") if checkpoint is None else checkpoint
-    trained = train(ours, theirs, pieces, recipe, seconds=float(limit), checkpoint=place, say=_say)
+    # Cut before anything is trained: text that is too short or too little must not be found out at the end.
+    checked, judged = pieces.validation(held_out), pieces.held_out(parts["test"], held_out)
+    if len(judged) < FEWEST:
+        raise UsageError(
+            f"{len(judged)} test documents are long enough for {context_tokens} tokens of context and "
+            f"{suffix_tokens} of suffix, an interval needs {FEWEST}: give more text, 15 of 100 documents "
+            "are for the test"
+        )
+    trained = train(ours, theirs, pieces, recipe, seconds=float(limit), checkpoint=place, say=say)
     kept, began = CrossMap(trained.network, dtype=theirs.dtype), time.perf_counter()
     begun = CrossMap(trained.started, dtype=theirs.dtype)
-    checked = pieces.validation(parts["validation"], held_out)
-    _say(f"asking {len(checked)} validation pieces whether training has helped")
+    say(f"asking {len(checked)} validation pieces whether training has helped")
     gain = training_gain(ours, theirs, begun, kept, checked)
     made, other = (kept, {"closed form": begun}) if gain > 0 else (begun, {"trained, not kept": kept})
-    judged = pieces.held_out(parts["test"], held_out)
-    _say(f"judging on {len(judged)} documents")
-    nlls = suffix_nlls(ours, theirs, made, judged, others=other, seed=seed, say=_say)
+    say(f"judging on {len(judged)} documents")
+    nlls = suffix_nlls(ours, theirs, made, judged, others=other, seed=seed, say=say)
     gains = gains_of(nlls, judged, seed=seed)
     made.facts = facts_of(
         trained,
         recipe,
-        device=device_name(theirs),
+        device=device_name(theirs.model.device),
         judging_seconds=time.perf_counter() - began,
         training_gain=gain,
+        seen_documents=pieces.digests,
         documents=len(judged),
         nlls=nlls,
         gains=gains,
         beats_controls=beats_controls(gains),
     )
     size = save_cross_map(made, out)
+    if trained.finished:  # the map has all of it; left behind, it would be gone on from by another training
+        place.unlink(missing_ok=True)
     if json:
         write_json(
             {
@@ -178,71 +197,11 @@ def train(
                 "digest": made.digest(),
                 "finished": trained.finished,
                 **msgspec.to_builtins(made.facts),
+                "seen_documents": len(made.seen_documents),
             }
         )
     else:
         _print_trained(made, out, size, trained.finished)
-    return 0
-
-
-def agents(
-    source: str,
-    target: str,
-    *,
-    map: Path,
-    limit: int = 40,
-    keep: float = 0.5,
-    hold_back: int = 8,
-    summary_tokens: int = 0,
-    seed: int = 0,
-    dtype: str = "float32",
-    device: str = "cpu",
-    threads: int | None = None,
-    json: Json = False,
-) -> int:
-    """Let SOURCE's agent read a document and hand over to TARGET's, which must answer about it.
-
-    Every way of handing over answers the same questions: the document's text again, a summary, mapped KV,
-    fewer tokens of KV, both, nothing, and a random mapper. What mapping costs and what leaving out tokens
-    costs are given apart and together, with the wall clock of each part.
-
-    Parameters
-    ----------
-    source
-        The model of the agent that has read the document.
-    target
-        The model of the agent that must answer.
-    map
-        A file of kvferry handoff train.
-    limit
-        Documents; each has two questions.
-    keep
-        Share of tokens that is left in a compacted cache.
-    hold_back
-        Last tokens of the document that the receiver reads itself, in every way that hands over KV.
-    summary_tokens
-        Tokens of a summary that the first agent writes for the second; 0: none is written.
-    seed
-        Of documents and of the random mapper.
-    dtype
-        What the models compute in.
-    device
-        cpu or cuda.
-    threads
-        Threads of a CPU; torch's own choice where not given.
-    """
-    from ..handoff.crossing.file import open_cross_map
-    from ..measure.crossing.agents import Task, run_agents
-
-    task = Task(limit=limit, keep=keep, hold_back=hold_back, summary_tokens=summary_tokens, seed=seed)
-    ours, theirs = _open(source, target, dtype, device, threads)
-    made = open_cross_map(map, device=device, dtype=theirs.dtype)
-    made.check(ours.kv, theirs.kv)
-    found = run_agents(ours, theirs, made, task, say=_say)
-    if json:
-        write_json({"map": str(map), "digest": made.digest(), **msgspec.to_builtins(found)})
-    else:
-        _print_agents(made, found)
     return 0
 
 
@@ -252,10 +211,10 @@ def _print_trained(made: CrossMap, out: Path, size: int, finished: bool) -> None
         return
     shape = made.network.shape
     print(f"{shape.source.name} to {shape.target.name}: {made.network.parameters_count:,} trained numbers")
-    print(
-        f"closed form on {facts.calibration_tokens:,} tokens (held-out R2 {facts.calibration_r2:.3f}), "
-        f"suffix loss over {facts.trained_tokens:,} in {facts.steps:,} steps"
-    )
+    line = f"closed form on {facts.calibration_tokens:,} tokens (R2 on validation {facts.calibration_r2:.3f})"
+    if facts.steps:
+        line += f", suffix loss over {facts.trained_tokens:,} in {facts.steps:,} steps"
+    print(line)
     if not finished:
         print("the time was over before the tokens were: run the same command again to go on")
     if facts.training_gain > 0:
@@ -269,7 +228,7 @@ def _print_trained(made: CrossMap, out: Path, size: int, finished: bool) -> None
     rows = [("arm", "NLL of a suffix token", "the map is better by", "95 % interval")]
     for name, nll in facts.nll.items():
         gain = facts.gains.get(name)
-        rows.append((name, f"{nll:.3f}", *_figure(gain, "{:+.3f}")))
+        rows.append((name, f"{nll:.3f}", *figure_cells(gain, "{:+.3f}")))
     write_columns(rows, right=(1, 2), indent="  ")
     print()
     print(
@@ -282,52 +241,6 @@ def _print_trained(made: CrossMap, out: Path, size: int, finished: bool) -> None
         print("the map beats no context and the random mapper; kvferry handoff eval says whether to use it")
     else:
         print("FAILED: the map does not beat no context and the random mapper with intervals above zero")
-
-
-def _print_agents(made: CrossMap, found: AgentsFound) -> None:
-    print(
-        f"{found.documents} documents, {found.questions} questions of {found.choices} choices; "
-        f"{found.mean_tokens:.0f} tokens a document, the receiver re-reads {found.hold_back}"
-    )
-    print()
-    rows = [("way", "accuracy", "95 % interval", "tokens kept", "hand-over", "answer", "NLL of the answer")]
-    rows += [
-        (
-            arm.name,
-            *_figure(arm.accuracy, "{:.3f}"),
-            f"{arm.kept_tokens:.0f}",
-            f"{arm.handover_seconds * 1e3:.0f} ms",
-            f"{arm.answer_seconds * 1e3:.0f} ms",
-            f"{arm.answer_nll:.2f}",
-        )
-        for arm in found.arms
-    ]
-    write_columns(rows, right=(1, 3, 4, 5, 6), indent="  ")
-    print()
-    gains = [("difference in accuracy; of the answer's NLL", "", "95 % interval")]
-    gains += [(name, *_figure(figure, "{:+.3f}")) for name, figure in found.differences.items()]
-    write_columns(gains, right=(1,), indent="  ")
-    print()
-    print(
-        f"the first agent's reading, {found.source_seconds * 1e3:.0f} ms a document, is the same in every way"
-    )
-    facts = made.facts
-    if facts is not None:
-        seconds = sum(facts.seconds.values())
-        print(
-            f"the map took {facts.trained_tokens + facts.calibration_tokens:,} tokens and "
-            f"{seconds / 3600:.2f} hours of {facts.device}"
-        )
-    if not found.beats_controls:
-        print("FAILED: mapped KV does not beat no context and the random mapper with intervals above zero")
-
-
-def _figure(figure: Figure | None, form: str) -> tuple[str, str]:
-    if figure is None:
-        return "", ""
-    if not isinstance(figure, Interval):
-        return "", figure.reason
-    return form.format(figure.value), f"{form.format(figure.low)} to {form.format(figure.high)}"
 
 
 def _documents(folder: Path | None) -> list[Document]:
@@ -343,23 +256,3 @@ def _documents(folder: Path | None) -> list[Document]:
     if len(found) < 4:
         raise UsageError("Python's standard library has no sources here: give --text DIR")
     return found
-
-
-def _open(
-    source: str, target: str, dtype: str, device: str, threads: int | None
-) -> tuple[Captured, Captured]:
-    from ..config import cache_dir
-    from ..engines.transformers.capture import open_captured
-    from ..engines.transformers.resolve import model_name, resolve_model
-
-    found = []
-    for name in (source, target):
-        folder = resolve_model(name, cache_dir(), say=_say)
-        model = open_captured(folder, name=model_name(name), dtype=dtype, device=device, threads=threads)
-        _say(f"{model.kv.name}: stripped keys are the model's own to {model.check_strip():.1g}")
-        found.append(model)
-    return found[0], found[1]
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

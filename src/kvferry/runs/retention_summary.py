@@ -38,7 +38,7 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=
     low: float
     high: float
     n: int
-    """What it is made of: documents, or trials."""
+    """Documents that it is made of."""
 
     @property
     def holds_zero(self) -> bool:
@@ -105,7 +105,10 @@ class Bin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Beyond(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="beyond"):
-    """The same items, standing where the map was not calibrated; the first 32 tokens of the continuation."""
+    """The same items, standing where the map was not calibrated; the first 32 tokens of the continuation.
+
+    Only of models whose frequencies change with the length: others say the same wherever the items stand.
+    """
 
     offset: int
     """Position of the context's first token."""

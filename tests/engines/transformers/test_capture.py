@@ -19,8 +19,8 @@ from transformers import (
     Qwen3Config,
 )
 
-from kvferry.engines.transformers.capture import Captured, open_captured, restore
-from kvferry.errors import ModelError
+from kvferry.engines.transformers.capture import Captured, check_computing, open_captured, restore
+from kvferry.errors import ModelError, UsageError
 from kvferry.handoff.mapping.rope import apply_rope, strip_rope
 from kvferry.handoff.mapping.shapes import LayerKv, Prefill
 
@@ -262,3 +262,22 @@ def test_the_packaged_model_passes_the_first_gate() -> None:
     torch.testing.assert_close(
         logits(one.model, again, REST), logits(one.model, expected, REST), atol=1e-4, rtol=1e-4
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"dtype": "foo"}, "--dtype foo"),
+        ({"threads": 0}, "--threads 0"),
+        ({"device": "foo"}, "--device foo"),
+        ({"device": "meta"}, "--device meta"),
+        ({"device": "cuda:99"}, "--device cuda:99"),
+    ],
+)
+def test_what_nothing_can_be_computed_with_is_refused_before_a_folder_is_read(
+    tmp_path: Path, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        check_computing(**options)
+    with pytest.raises(UsageError, match=said):
+        open_captured(tmp_path / "nothing", **options)

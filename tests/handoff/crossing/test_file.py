@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from safetensors import safe_open
@@ -27,6 +28,7 @@ FACTS = CrossFacts(
     settings={"blocks": 2, "hold_back": [1, 4]},
     nll={"mapped": 2.5},
     gains={"none": Interval(value=0.5, low=0.1, high=0.9, n=4), "random": Refused(reason="one document")},
+    seen_documents=("aa", "bb"),
 )
 
 
@@ -40,6 +42,7 @@ def test_what_was_saved_comes_back(tmp_path: Path) -> None:
     place = tmp_path / "deep" / "cross.safetensors"
     made, found = saved(place), open_cross_map(place)
     assert found.facts == FACTS
+    assert found.seen_documents == {"aa", "bb"}
     assert found.digest() == made.digest()
     text = context(6)
     given, at = prefill(SOURCE, len(text.source_ids)), torch.arange(6)
@@ -47,6 +50,15 @@ def test_what_was_saved_comes_back(tmp_path: Path) -> None:
         made.carry(text, given, at).layers[1].keys, found.carry(text, given, at).layers[1].keys
     )
     assert list(place.parent.iterdir()) == [place]
+
+
+def test_a_file_without_the_documents_it_has_seen_still_opens(tmp_path: Path) -> None:
+    place = tmp_path / "cross.safetensors"
+    saved(place)
+    rewritten(place, facts=msgspec.json.encode({
+        name: value for name, value in msgspec.to_builtins(FACTS).items() if name != "seen_documents"
+    }).decode())  # fmt: skip
+    assert open_cross_map(place).seen_documents == frozenset()
 
 
 def test_the_header_names_its_kind(tmp_path: Path) -> None:

@@ -128,6 +128,11 @@ def documents() -> list[Document]:
 
 
 @pytest.fixture(scope="session")
+def validation() -> list[Document]:
+    return [Document(f"validation-{at}", text) for at, text in enumerate(texts(23, 60, 80))]
+
+
+@pytest.fixture(scope="session")
 def held_out() -> list[Document]:
     return [Document(f"test-{at}", text) for at, text in enumerate(texts(22, 80, 80))]
 

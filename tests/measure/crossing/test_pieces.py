@@ -10,10 +10,14 @@ from kvferry.errors import UsageError
 from kvferry.handoff.mapping.texts import Document
 from kvferry.measure.crossing.pieces import Pieces
 from kvferry.measure.crossing.reading import context_of, leading_marks
+from kvferry.measure.retention.tasks.library import digest_of
+
+OTHERS = [Document("other", "no window is cut from this")]
 
 
 def pieces(documents: Any, source: Any, target: Any, **options: Any) -> Pieces:
-    return Pieces(documents, source, target, **{"context_tokens": 20, "suffix_tokens": 5, **options})
+    sizes = {"validation": OTHERS, "context_tokens": 20, "suffix_tokens": 5}
+    return Pieces(documents, source=source, target=target, **{**sizes, **options})
 
 
 def test_a_piece_is_the_same_for_its_number(documents: Any, source: Any, target: Any) -> None:
@@ -48,12 +52,29 @@ def test_held_out_pieces_are_of_one_document_each(held_out: Any, source: Any, ta
     assert made.held_out([Document("short", "bake")], 5) == []
 
 
-def test_validation_has_facts_in_their_share(held_out: Any, source: Any, target: Any) -> None:
-    made = pieces(held_out, source, target, facts_share=0.5)
-    found = [one.document for one in made.validation(held_out, 6)]
-    assert found[:3] == [one.name for one in held_out[:3]]
+def test_validation_has_facts_in_their_share(
+    documents: Any, validation: Any, source: Any, target: Any
+) -> None:
+    made = pieces(documents, source, target, validation=validation, facts_share=0.5)
+    found = [one.document for one in made.validation(6)]
+    assert found[:3] == [one.name for one in validation[:3]]
     assert all(name.startswith("facts-train") for name in found[3:])
     assert not {*found[3:]} & {made.piece(number).document for number in range(50)}
+
+
+def test_each_side_is_cut_from_its_own_documents(
+    documents: Any, validation: Any, source: Any, target: Any
+) -> None:
+    made = pieces(documents, source, target, validation=validation)
+    for side, own in ((False, documents), (True, validation)):
+        assert {made.piece(n, validation=side).document for n in range(12)} <= {one.name for one in own}
+
+
+def test_digests_are_those_that_an_evaluation_knows(
+    documents: Any, validation: Any, source: Any, target: Any
+) -> None:
+    found = pieces(documents, source, target, validation=validation).digests
+    assert found == tuple(digest_of(one.text) for one in (*documents, *validation))
 
 
 def test_a_mark_before_the_text_is_known(source: Any, target: Any) -> None:
@@ -69,5 +90,8 @@ def test_what_cannot_be_cut_is_refused(source: Any, target: Any) -> None:
         pieces([], source, target)
     with pytest.raises(UsageError, match="facts share 2"):
         pieces([], source, target, facts_share=2)
-    with pytest.raises(UsageError, match="too short for 20 tokens of context"):
-        pieces([Document("short", "bake")], source, target).piece(0)
+    short = pieces([Document("short", "bake")], source, target)
+    with pytest.raises(UsageError, match="training documents are too short for 20 tokens of context"):
+        short.piece(0)
+    with pytest.raises(UsageError, match="validation documents are too short"):
+        short.piece(0, validation=True)

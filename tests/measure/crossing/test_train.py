@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,11 @@ import pytest
 import torch
 
 from kvferry.errors import FormatError, UsageError
-from kvferry.handoff.crossing.crossmap import CrossMap
+from kvferry.handoff.crossing.crossmap import CrossFacts, CrossMap
 from kvferry.measure.crossing.behind import suffix_nll
 from kvferry.measure.crossing.judging import beats_controls, gains_of, suffix_nlls, training_gain
 from kvferry.measure.crossing.pieces import Pieces
-from kvferry.measure.crossing.train import Recipe, Trained, facts_of, train
+from kvferry.measure.crossing.train import Recipe, Trained, calibrate, facts_of, train
 from kvferry.runs.retention_summary import Interval, Refused
 
 SIZES: dict[str, int] = {"context_tokens": 24, "suffix_tokens": 6}
@@ -35,8 +36,8 @@ SHORT = msgspec.structs.replace(RECIPE, calibration_tokens=400, tokens=1000)
 
 
 @pytest.fixture(scope="module")
-def pieces(documents: Any, source: Any, target: Any) -> Pieces:
-    return Pieces(documents, source, target, **SIZES)
+def pieces(documents: Any, validation: Any, source: Any, target: Any) -> Pieces:
+    return Pieces(documents, validation, source, target, **SIZES)
 
 
 @pytest.fixture(scope="module")
@@ -57,27 +58,60 @@ def test_the_map_beats_its_controls_and_its_start(
     assert start.low > 0
     assert isinstance(native := gains["target"], Interval)
     assert native.high < 0
-    facts = facts_of(
+
+
+def facts_after(trained: Trained, training_gain: float) -> CrossFacts:
+    return facts_of(
         trained,
         RECIPE,
         device="one",
         judging_seconds=1.0,
-        training_gain=0.1,
-        documents=len(judged),
-        nlls=nlls,
-        gains=gains,
+        training_gain=training_gain,
+        seen_documents=["b", "a", "b"],
+        documents=80,
+        nlls={"mapped": [1.0, 2.0]},
+        gains={"none": Refused(reason="few")},
         beats_controls=True,
     )
-    assert (facts.positions, facts.held_out_texts) == (24, 80)
+
+
+def test_a_map_says_how_it_came_about(trained: Trained) -> None:
+    facts = facts_after(trained, 0.1)
+    assert (facts.positions, facts.held_out_texts, facts.nll) == (24, 80, {"mapped": 1.5})
     assert facts.trained_tokens >= 9000
+    assert facts.steps == trained.steps > 0
+    assert facts.seen_documents == ("a", "b")
     assert msgspec.json.decode(msgspec.json.encode(facts), type=type(facts)) == facts
 
 
+def test_a_training_that_was_thrown_away_is_not_counted(trained: Trained) -> None:
+    facts = facts_after(trained, -0.1)
+    assert (facts.trained_tokens, facts.steps) == (0, 0)
+    assert facts.calibration_tokens == trained.calibration_tokens
+
+
+def test_the_closed_form_is_held_against_validation_documents(
+    source: Any, target: Any, pieces: Pieces
+) -> None:
+    asked: dict[bool, list[str]] = {False: [], True: []}
+
+    class Watched:
+        def piece(self, number: int, *, validation: bool = False) -> Any:
+            found = pieces.piece(number, validation=validation)
+            asked[validation].append(found.document)
+            return found
+
+    calibrate(source, target, Watched(), SHORT)  # type: ignore[arg-type]
+    assert len(asked[True]) == (len(asked[True]) + len(asked[False])) // 6 > 0
+    assert all(name.startswith("validation-") for name in asked[True])
+    assert all(name.startswith("train-") for name in asked[False])
+
+
 def test_validation_says_whether_training_helped(
-    source: Any, target: Any, pieces: Pieces, held_out: Any, trained: Trained
+    source: Any, target: Any, pieces: Pieces, trained: Trained
 ) -> None:
     begun, ended = CrossMap(trained.started), CrossMap(trained.network)
-    asked = pieces.validation(held_out, 20)
+    asked = pieces.validation(20)
     gain = training_gain(source, target, begun, ended, asked)
     assert gain > 0
     assert training_gain(source, target, ended, begun, asked) == pytest.approx(-gain)
@@ -116,6 +150,8 @@ def test_a_killed_training_goes_on_to_the_same_end(
         pass
 
     class Fragile:
+        digests = pieces.digests
+
         def piece(self, number: int) -> Any:
             if number == 20:
                 raise Killed
@@ -141,6 +177,29 @@ def test_a_checkpoint_of_other_settings_is_refused(
         train(source, target, pieces, SHORT, checkpoint=place)
 
 
+def test_a_checkpoint_of_another_text_is_refused(
+    source: Any, target: Any, pieces: Pieces, documents: Any, validation: Any, place: Path
+) -> None:
+    train(source, target, pieces, SHORT, checkpoint=place, seconds=0)
+    less = Pieces(documents[1:], validation, source, target, **SIZES)
+    with pytest.raises(FormatError, match="a checkpoint with text '"):
+        train(source, target, less, SHORT, checkpoint=place)
+
+
+def test_a_checkpoint_of_another_tokenizer_or_dtype_is_refused(
+    source: Any, target: Any, pieces: Pieces, place: Path
+) -> None:
+    train(source, target, pieces, SHORT, checkpoint=place, seconds=0)
+    recut = copy.copy(source)
+    recut.kv = msgspec.structs.replace(source.kv, tokenizer="another")
+    with pytest.raises(FormatError, match="source tokenizer 'pieces', not 'another'"):
+        train(recut, target, pieces, SHORT, checkpoint=place)
+    short = copy.copy(target)
+    short.model = copy.deepcopy(target.model).to(torch.bfloat16)
+    with pytest.raises(FormatError, match="target dtype 'float32', not 'bfloat16'"):
+        train(source, short, pieces, SHORT, checkpoint=place)
+
+
 def test_what_is_held_back_is_read_behind_the_kv(target: Any, held_out: Any, pieces: Pieces) -> None:
     (piece,) = pieces.held_out(held_out, 1)
     ids = piece.context.target_ids
@@ -160,5 +219,11 @@ def test_what_is_held_back_is_read_behind_the_kv(target: Any, held_out: Any, pie
 def test_a_recipe_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(UsageError, match="hold-back is at least 1"):
         Recipe(hold_back=(0,))
-    with pytest.raises(UsageError, match="pieces_a_step must be at least 1"):
+    with pytest.raises(UsageError, match="pieces-a-step must be at least 1"):
         Recipe(pieces_a_step=0)
+    with pytest.raises(UsageError, match="width 100: write a multiple of 16"):
+        Recipe(width=100)
+    with pytest.raises(UsageError, match="source-layers must be at least 1"):
+        Recipe(source_layers=0)
+    with pytest.raises(UsageError, match="a suffix at least 2"):
+        Recipe(suffix_tokens=1)

@@ -56,13 +56,49 @@ def test_a_gap_that_may_not_be_there_is_refused(under: list[float]) -> None:
 
 
 def test_items_that_an_arm_has_not_are_left_out_on_both_sides() -> None:
-    found = PairedBootstrap(names(4)).difference([1, 2, float("nan"), 4], [0, 1, 100, 3])
+    found = PairedBootstrap(names(7)).difference([1, 2, float("nan"), 4, 5, 6, 7], [0, 1, 100, 3, 4, 5, 6])
     assert isinstance(found, Interval)
-    assert (found.value, found.n) == (1.0, 3)
+    assert (found.value, found.n) == (1.0, 6)
 
 
-def test_one_document_has_no_interval() -> None:
-    assert isinstance(PairedBootstrap(["a", "a"]).mean([1, 2]), Refused)
+@pytest.mark.parametrize("documents", [1, 2, 5])
+def test_few_documents_have_no_interval(documents: int) -> None:
+    found = PairedBootstrap([*names(documents), "d0"]).mean(np.arange(documents + 1.0))
+    assert isinstance(found, Refused)
+    assert "6 at least" in found.reason
+
+
+def test_answers_that_are_all_alike_are_not_known_for_sure() -> None:
+    """Wilson's upper end of none in 8 is 0.324."""
+    found = PairedBootstrap(names(8), trials=True).ratio([1] * 8, [1] * 8, "the target's answers")
+    assert isinstance(found, Interval)
+    assert (found.value, found.low, found.high) == pytest.approx((1.0, 0.6756, 1.0), abs=1e-4)
+
+
+def test_arms_that_answer_alike_may_differ() -> None:
+    found = PairedBootstrap(names(8), trials=True).difference([1, 0] * 4, [1, 0] * 4)
+    assert isinstance(found, Interval)
+    assert (found.low, found.high) == pytest.approx((-0.3244, 0.3244), abs=1e-4)
+
+
+def test_a_proportion_is_wilson_s_where_every_trial_has_its_document() -> None:
+    assert PairedBootstrap(names(10)).proportion([1] * 8 + [0, 0]) == wilson(8, 10)
+
+
+def test_ten_answers_of_each_document_say_no_more_than_one() -> None:
+    documents = [name for name in names(8) for _ in range(10)]
+    found = PairedBootstrap(documents, trials=True).proportion([1.0] * 40 + [0.0] * 40)
+    sure = wilson(40, 80)
+    assert isinstance(found, Interval)
+    assert isinstance(sure, Interval)
+    assert found.n == 8
+    assert found.high - found.low > 2 * (sure.high - sure.low)
+
+
+def test_a_proportion_stays_within_its_ends() -> None:
+    found = PairedBootstrap([*names(8), "d0"], trials=True).proportion([1.0] * 9)
+    assert isinstance(found, Interval)
+    assert found.high == 1.0
 
 
 def test_the_same_seed_gives_the_same_interval() -> None:

@@ -52,6 +52,12 @@ def test_a_bad_row_is_named_with_file_and_line(tmp_path: Path, row: Any, said: s
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85"])
+def test_a_text_may_hold_every_mark_that_json_allows(tmp_path: Path, mark: str) -> None:
+    path = written(tmp_path, json.dumps({**GOOD, "context": f"one{mark}two"}, ensure_ascii=False), GOOD)
+    assert [item.context for item in read_items(path)] == [f"one{mark}two", "some text"]
+
+
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="holds no item"):
         read_items(written(tmp_path, ""))

@@ -55,7 +55,13 @@ def test_spans_are_the_characters_of_each_token(reader: Reader) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "tokens", "left"), [("aa bb cc", 6, "aa bb"), ("aa bb", 99, "aa bb"), ("aaaa", 2, "aa")]
+    ("text", "tokens", "left"),
+    [
+        ("aa bb cc", 6, "aa bb"),
+        ("aa bb", 99, "aa bb"),
+        ("aaaa", 2, "aa"),
+        ("a " + "b" * 90, 60, "a " + "b" * 58),
+    ],
 )
 def test_a_cut_falls_between_words(reader: Reader, text: str, tokens: int, left: str) -> None:
     assert text[: reader.cut(text, tokens)] == left
@@ -64,6 +70,13 @@ def test_a_cut_falls_between_words(reader: Reader, text: str, tokens: int, left:
 def test_a_continuation_is_cut_as_behind_its_context(reader: Reader) -> None:
     whole_ids = reader.tokens("abcd efgh")[0]
     assert reader.continued("abcd", " efgh") == whole_ids[4:]
+
+
+@pytest.mark.parametrize(("tokens", "characters"), [(0, 0), (3, 3), (4, 3), (5, 3), (6, 4), (7, 5), (99, 7)])
+def test_characters_of_the_first_tokens(reader: Reader, tokens: int, characters: int) -> None:
+    """Each token is a byte; the third character has three."""
+    found = reader.characters("abcd", " e\u2028fgh ", tokens)
+    assert found == characters
 
 
 def test_a_tokenizer_without_characters_is_refused(model: Captured) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from kvferry.engines.transformers.capture import Captured
 from kvferry.errors import UsageError
 from kvferry.measure.retention.requirements import LESS_IS_BETTER, MORE_IS_BETTER, parse_required
 from kvferry.measure.retention.run import Wanted, measure_retention
-from kvferry.runs.retention_summary import Beyond, Interval, Refused, Retention
+from kvferry.measure.retention.tasks.library import digest_of, library_documents
+from kvferry.runs.retention_summary import Interval, Refused, Retention
 
 from .texts import Identity, Noise, asked, continued
 
@@ -37,7 +39,7 @@ def known(figure: Any) -> Interval:
 
 
 def test_the_identity_agrees_everywhere(exact: Retention) -> None:
-    for name in ("top1@1", "top1@32", "top1@128", "beyond_top1", "floor_retention"):
+    for name in ("top1@1", "top1@32", "top1@128", "floor_retention"):
         assert known(exact.figures[name]).value == pytest.approx(1.0, abs=1e-3)
 
 
@@ -48,7 +50,7 @@ def test_the_identity_loses_no_likelihood(exact: Retention) -> None:
 
 
 def test_the_identity_may_be_used(exact: Retention) -> None:
-    assert (exact.verdict.answer, exact.verdict.reasons) == ("use", ())
+    assert (exact.verdict.answer, len(exact.verdict.reasons)) == ("use inside the calibrated positions", 1)
 
 
 def test_noise_is_told_not_to_be_used(noise: Retention) -> None:
@@ -79,6 +81,7 @@ def test_a_gap_that_is_not_there_is_refused(exact: Retention) -> None:
 def test_answers_are_kept(exact: Retention) -> None:
     assert known(exact.accuracy["all"]["mapped"]).value == known(exact.accuracy["all"]["target"]).value > 0.9
     assert known(exact.figures["retention"]).value == 1.0
+    assert known(exact.figures["retention"]).low < 0.9
 
 
 def test_holding_everything_back_needs_no_map(exact: Retention) -> None:
@@ -87,9 +90,14 @@ def test_holding_everything_back_needs_no_map(exact: Retention) -> None:
     assert known(all_of_it.gain).value == pytest.approx(0.0, abs=1e-4)
 
 
-def test_beyond_is_beyond(exact: Retention) -> None:
-    assert isinstance(exact.beyond, Beyond)
-    assert exact.beyond.offset >= 128
+def test_the_curve_begins_with_the_first_token_s_agreement(exact: Retention) -> None:
+    assert exact.curve[0].top1 == exact.top1["1"]
+
+
+def test_further_behind_is_no_evidence_where_distance_is_all_that_counts(exact: Retention) -> None:
+    assert isinstance(exact.beyond, Refused)
+    assert "distances alone" in exact.beyond.reason
+    assert exact.figures["beyond_top1"] == exact.beyond
 
 
 def test_every_name_of_require_is_a_figure(exact: Retention) -> None:
@@ -133,10 +141,10 @@ def test_bundled_tasks_are_measured(model: Captured) -> None:
         model,
         Identity(),
         Wanted(
-            tasks=("needle", "recall", "cloze", "code"), limit=2, context_tokens=64, continuation_tokens=24
+            tasks=("needle", "recall", "cloze", "code"), limit=6, context_tokens=64, continuation_tokens=24
         ),
     )
-    assert found.items == {"needle": 2, "recall": 2, "cloze": 2, "code": 2}
+    assert found.items == {"needle": 6, "recall": 6, "cloze": 6, "code": 6}
     assert known(found.figures["top1"]).value == 1.0
     assert not isinstance(found.turns, Refused)
 
@@ -150,13 +158,56 @@ def test_a_map_without_calibrated_positions_is_not_measured_beyond(model: Captur
     assert found.verdict.answer == "use inside the calibrated positions"
 
 
-def test_no_room_beyond_is_said(model: Captured) -> None:
-    class Wide(Identity):
-        positions = 500
+def test_few_documents_meet_no_requirement(model: Captured) -> None:
+    required = tuple(parse_required(["top1>=0.1"]))
+    found = measure_retention(
+        model, model, Identity(), wanted(user_items=tuple(continued(5)), required=required)
+    )
+    assert isinstance(found.figures["top1"], Refused)
+    assert [one.met for one in found.required] == [False]
 
-    found = measure_retention(model, model, Wide(), wanted())
-    assert isinstance(found.beyond, Refused)
-    assert "no room" in found.beyond.reason
+
+def test_documents_that_the_map_names_as_seen_are_left_out(model: Captured) -> None:
+    plan: dict[str, Any] = {"tasks": ("code",), "limit": 1, "context_tokens": 64, "continuation_tokens": 8}
+    names: list[str] = []
+    measure_retention(
+        model, model, Identity(), Wanted(**plan), keep=lambda one: names.append(one.item.document)
+    )
+    seen = frozenset(digest_of(text) for name, text in library_documents(0) if name in names)
+
+    class Named(Identity):
+        seen_documents = seen
+
+    found = measure_retention(
+        model, model, Named(), Wanted(**plan), keep=lambda one: names.append(one.item.document)
+    )
+    assert len(set(names)) == 2
+    assert not any("is not known" in note for note in found.notes)
+    assert any("1 documents that the map names" in note for note in found.notes)
+
+
+def test_items_that_reach_beyond_the_calibrated_positions_are_noted(model: Captured) -> None:
+    class Short(Identity):
+        positions = 60
+
+    found = measure_retention(model, model, Short(), wanted())
+    assert any("items reach to position 74, the map was calibrated on 60" in note for note in found.notes)
+
+
+def test_vocabularies_of_two_sizes_are_compared_over_what_they_share(model: Captured) -> None:
+    other = copy.deepcopy(model.model)
+    other.resize_token_embeddings(264, mean_resizing=False)
+    padded = Captured(
+        other,
+        name="padded",
+        weights_revision="padded",
+        tokenizer_revision=model.kv.tokenizer,
+        tokenizer=model.tokenizer,
+    )
+    found = measure_retention(padded, model, Identity(), wanted())
+    assert known(found.kl["source"]).value == pytest.approx(0.0, abs=1e-4)
+    assert known(found.top1["32"]["source"]).value == 1.0
+    assert any("logits of 264 and 260 tokens" in note for note in found.notes)
 
 
 def test_nothing_to_measure_is_refused(model: Captured, tmp_path: Path) -> None:

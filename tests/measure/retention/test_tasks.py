@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from kvferry.errors import UsageError
 from kvferry.measure.retention.items import Item
 from kvferry.measure.retention.tasks import TASKS, Room, make_items
 from kvferry.measure.retention.tasks.library import digest_of, library_documents
+from kvferry.measure.retention.tasks.needle import needle_items
 
 
 def cut(text: str, tokens: int) -> int:
@@ -82,3 +85,19 @@ def test_an_unknown_task_is_refused() -> None:
 def test_more_items_than_there_are_texts_are_refused() -> None:
     with pytest.raises(UsageError, match="--limit 100000: the task code makes"):
         made("code", limit=100_000)
+
+
+def test_a_list_without_room_names_the_context() -> None:
+    room = Room(context_tokens=8, continuation_tokens=8, cut=cut)
+    with pytest.raises(UsageError, match="--context-tokens 8: too short for recall"):
+        make_items(["recall"], room=room, limit=2, seed=0)
+
+
+def test_numbers_that_the_hay_holds_are_no_choices() -> None:
+    """The hay holds all numbers of four digits but ten."""
+    left = set(range(1234, 1244))
+    hay = " ".join(str(number) for number in range(1000, 10_000) if number not in left)
+    prose = "A number follows. " * 40 + hay
+    room = Room(context_tokens=len(prose), continuation_tokens=8, cut=lambda text, _: len(text) - 1)
+    (item,) = needle_items([("m", f'"""{prose} end"""')], room, 1, Random(0))
+    assert {int(choice) for choice in item.choices} <= left

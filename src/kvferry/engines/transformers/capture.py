@@ -23,16 +23,18 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.utils import logging as progress
 
-from ...errors import ModelError
+from ...errors import ModelError, UsageError
 from ...handoff.mapping.rope import strip_rope
 from ...handoff.mapping.ropes import ropes_of
 from ...handoff.mapping.shapes import LayerKv, LayerShape, ModelKv, Prefill
 from ...keys import canonical_text
 from ..digests import tokenizer_digest, weights_digest
 
-__all__ = ["Captured", "open_captured", "restore"]
+__all__ = ["Captured", "check_computing", "open_captured", "restore"]
 
 _GATE_TOKENS = 48
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Captured:
@@ -233,6 +235,24 @@ class Captured:
         return found
 
 
+def check_computing(*, dtype: str = "float32", device: str = "cpu", threads: int | None = None) -> None:
+    """Raise `UsageError` for what no model can be opened with here: to be asked before anything is loaded."""
+    if dtype not in _DTYPES:
+        raise UsageError(f"--dtype {dtype}: not known; write one of {', '.join(_DTYPES)}")
+    if threads is not None and threads < 1:
+        raise UsageError(f"--threads {threads}: at least 1, or leave it out for torch's own choice")
+    try:
+        place = torch.device(device)
+    except RuntimeError:
+        raise UsageError(f"--device {device}: not known; write cpu or cuda") from None
+    if place.type not in ("cpu", "cuda"):
+        raise UsageError(f"--device {device}: not one of those here; write cpu or cuda")
+    found = torch.cuda.device_count() if place.type == "cuda" else 1
+    if (place.index or 0) >= found:
+        there = f"the GPUs here are {found}" if found else "torch finds no GPU here"
+        raise UsageError(f"--device {device}: {there}; write cpu" + (" or cuda:0" if found else ""))
+
+
 def open_captured(
     folder: Path,
     *,
@@ -242,18 +262,16 @@ def open_captured(
     threads: int | None = None,
     revision: str | None = None,
 ) -> Captured:
-    """The model of a Hugging Face folder, ready to be read. Raises ModelError."""
+    """The model of a Hugging Face folder, ready to be read. Raises ModelError, `UsageError` for options."""
+    check_computing(dtype=dtype, device=device, threads=threads)
     if threads is not None:
         torch.set_num_threads(threads)
-    kinds = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if dtype not in kinds:
-        raise ModelError(f"dtype {dtype!r} is not known; write one of {', '.join(kinds)}")
     shown = progress.is_progress_bar_enabled()
     progress.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         model: Any = AutoModelForCausalLM.from_pretrained(
-            folder, config=config, dtype=kinds[dtype], attn_implementation="sdpa", local_files_only=True
+            folder, config=config, dtype=_DTYPES[dtype], attn_implementation="sdpa", local_files_only=True
         )
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, ImportError, KeyError) as error:

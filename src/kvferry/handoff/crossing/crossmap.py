@@ -30,7 +30,8 @@ class CrossFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     kvferry: str
     trained_tokens: int
-    """Target tokens that the suffix loss went over, contexts and suffixes, every pass counted."""
+    """Target tokens that the suffix loss went over, contexts and suffixes, every pass counted; 0 where the
+    map is the closed form, whatever was trained and thrown away."""
     calibration_tokens: int
     """Target tokens that the closed form was solved on."""
     steps: int
@@ -41,6 +42,7 @@ class CrossFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Of each part, on that device."""
     settings: dict[str, str | int | float | list[int]] = {}
     calibration_r2: float = 0.0
+    """Of the closed form of full rank, on windows of validation documents, which chose its lambda too."""
     training_gain: float = 0.0
     """Nats a suffix token that training brought on validation documents; where it is not more than 0, the
     map is the closed form."""
@@ -51,6 +53,9 @@ class CrossFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Nats a token by which the map is better than each control."""
     beats_controls: bool = False
     """Whether every control's interval excludes zero. False: this map is a failed one."""
+    seen_documents: tuple[str, ...] = ()
+    """SHA-256, in hex, of the text of each document that was trained on or chosen by. Empty in files that
+    were written before this was kept."""
 
 
 class CrossMap:
@@ -80,6 +85,11 @@ class CrossMap:
     def trained_tokens(self) -> int:
         facts = self.facts
         return 0 if facts is None else facts.trained_tokens + facts.calibration_tokens
+
+    @property
+    def seen_documents(self) -> frozenset[str]:
+        """Digests of the documents that it was trained on or chosen by: nothing may be measured on these."""
+        return frozenset() if self.facts is None else frozenset(self.facts.seen_documents)
 
     @property
     def nbytes(self) -> int:

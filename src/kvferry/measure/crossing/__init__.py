@@ -2,7 +2,7 @@
 
 To read in this order: `reading` (a text as both models cut it), `pieces`, `facts` (what is trained and judged
 on); `behind` (what a model says behind a given KV); `train`, `checkpoint`, `judging` (the training);
-`agents` (the agent-to-agent task).
+`agents` (the agent-to-agent task); `device` (what it all computes on).
 """
 
 from __future__ import annotations

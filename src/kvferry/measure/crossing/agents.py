@@ -26,7 +26,7 @@ from ...handoff.crossing.crossmap import CrossMap, random_map
 from ...handoff.mapping.contract import Context
 from ...handoff.mapping.shapes import Prefill
 from ...runs.retention_summary import Figure, Interval
-from ..retention.intervals import PairedBootstrap, wilson
+from ..retention.intervals import FEWEST, PairedBootstrap, wilson
 from .behind import first_tokens, logits_behind
 from .facts import FactDocument, Question, fact_documents
 from .reading import context_of, leading_marks, spans_of
@@ -40,7 +40,7 @@ WAYS = {
     "compacted": "the second agent's own KV, fewer tokens of it",
     "mapped, compacted": "KV through the map, fewer tokens of it",
     "random": "KV through a random mapper with the same moments",
-    "none": "nothing",
+    "none": "nothing but the tokens that it re-reads itself",
 }
 _DIFFERENCES = {
     "mapping: mapped - text": ("mapped", "text"),
@@ -61,19 +61,19 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     keep: float = 0.5
     """Share of the tokens before the hold-back that a compacted cache keeps."""
     hold_back: int = 8
-    """Last tokens of the document that the receiver reads itself behind KV."""
+    """Last tokens of the document that the receiver reads itself behind KV, and without any."""
     observers: int = 32
     """Last tokens whose attention says which tokens are kept."""
     summary_tokens: int = 0
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.limit < 2:
-            raise UsageError("at least two documents are needed for an interval")
+        if self.limit < FEWEST:
+            raise UsageError(f"limit {self.limit}: an interval needs {FEWEST} documents at least")
         if not 0 < self.keep <= 1:
             raise UsageError(f"keep {self.keep}: more than 0, at most 1")
-        if self.hold_back < 0 or self.observers < 1 or self.summary_tokens < 0:
-            raise UsageError("hold-back and summary tokens are at least 0, observers at least 1")
+        if min(self.hold_back, self.summary_tokens, self.seed) < 0 or self.observers < 1:
+            raise UsageError("hold-back, summary tokens and seed are at least 0, observers at least 1")
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,15 +184,16 @@ def _hand_over(
 ) -> _Held:
     ids = context.target_ids
     tokens = len(ids)
-    marks = ids[: leading_marks(context.target_spans)]
+    kept = max(1, tokens - task.hold_back)
     if name == "none":
-        return _Held(None, 0, marks)
+        # What every way with KV re-reads, so that the difference is the KV's alone.
+        marks = ids[: leading_marks(context.target_spans)]
+        return _Held(None, 0, [*marks, *ids[max(kept, len(marks)) :]])
     if name == "text":
         return _Held(target.prefill(ids), tokens, ())
     if name == "summary":
         read = spans_of(target, _summary(source, context, task.summary_tokens))[0]
         return _Held(target.prefill(read), len(read), ())
-    kept = max(1, tokens - task.hold_back)
     if name == "compacted":
         whole = target.prefill(ids, queries=True)
         scores = attention_received(target.kv, whole, observers=task.observers)
@@ -245,7 +246,9 @@ def _found(
     lengths: Sequence[int],
     task: Task,
 ) -> AgentsFound:
-    bootstrap = PairedBootstrap([one.name for one in documents], seed=task.seed)
+    names = [one.name for one in documents]
+    bootstrap = PairedBootstrap(names, seed=task.seed)
+    of_trials = PairedBootstrap(names, seed=task.seed, trials=True)
     ways = [
         Way(
             name=name,
@@ -261,7 +264,7 @@ def _found(
     differences: dict[str, Figure] = {}
     for name, (one, other) in _DIFFERENCES.items():
         if one in tallies and other in tallies:
-            differences[name] = bootstrap.difference(tallies[one].hits, tallies[other].hits)
+            differences[name] = of_trials.difference(tallies[one].hits, tallies[other].hits)
             differences[f"{name} (NLL)"] = bootstrap.difference(tallies[one].nlls, tallies[other].nlls)
     return AgentsFound(
         documents=len(documents),

@@ -14,10 +14,11 @@ from ...engines.transformers.capture import Captured
 from ...errors import UsageError
 from ...handoff.mapping.contract import Context
 from ...handoff.mapping.texts import Document
+from ..retention.tasks.library import digest_of
 from .facts import fact_documents
 from .reading import spans_of
 
-__all__ = ["Piece", "Pieces"]
+__all__ = ["Piece", "Pieces", "check_sizes"]
 
 _UNUSED = 500_000
 """Numbers of pieces from here on are not trained on."""
@@ -38,12 +39,25 @@ class Piece:
         return len(self.context.target_ids) + len(self.suffix)
 
 
+def check_sizes(*, context_tokens: int, suffix_tokens: int, facts_share: float) -> None:
+    """Raise UsageError for pieces that cannot be cut, whatever the text."""
+    if context_tokens < 8 or suffix_tokens < 2:
+        raise UsageError("a context has at least 8 tokens, a suffix at least 2")
+    if not 0 <= facts_share <= 1:
+        raise UsageError(f"facts share {facts_share}: between 0 and 1")
+
+
 class Pieces:
-    """Pieces by number. A share of them are documents of made-up facts whose suffix states them again."""
+    """Pieces by number. A share of them are documents of made-up facts whose suffix states them again.
+
+    `documents` are trained on. `validation` are others, which choose: lambda of the closed form, and whether
+    training has helped.
+    """
 
     def __init__(
         self,
         documents: Sequence[Document],
+        validation: Sequence[Document],
         source: Captured,
         target: Captured,
         *,
@@ -52,28 +66,37 @@ class Pieces:
         facts_share: float = 0.0,
         seed: int = 0,
     ) -> None:
-        if context_tokens < 8 or suffix_tokens < 2:
-            raise UsageError("a context has at least 8 tokens, a suffix at least 2")
-        if not 0 <= facts_share <= 1:
-            raise UsageError(f"facts share {facts_share}: between 0 and 1")
-        if not documents and facts_share < 1:
-            raise UsageError("no documents: give text, or a facts share of 1")
-        self._documents, self._source, self._target = documents, source, target
+        check_sizes(context_tokens=context_tokens, suffix_tokens=suffix_tokens, facts_share=facts_share)
+        if not (documents and validation) and facts_share < 1:
+            raise UsageError("no documents to train on and validate by: give text, or a facts share of 1")
+        self._documents, self._validation = documents, validation
+        self._source, self._target = source, target
         self._context, self._suffix = context_tokens, suffix_tokens
         self._share, self._seed = facts_share, seed
 
-    def piece(self, number: int) -> Piece:
-        """Piece `number`. Raises UsageError where no document is long enough for one."""
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """Of the texts that are trained on, in their order, then of those that validate."""
+        return tuple(digest_of(one.text) for one in (*self._documents, *self._validation))
+
+    def piece(self, number: int, *, validation: bool = False) -> Piece:
+        """Piece `number`, of a document to train on or of one that validates.
+
+        Raises UsageError where no document is long enough for one.
+        """
         draw = random.Random(f"{self._seed} {number}")
         if draw.random() < self._share:
             return self._facts(number)
+        documents = self._validation if validation else self._documents
         for _ in range(100):
-            document = draw.choice(self._documents)
+            document = draw.choice(documents)
             found = self._window(document, draw)
             if found is not None:
                 return found
+        side = "validation" if validation else "training"
         raise UsageError(
-            f"documents are too short for {self._context} tokens of context and {self._suffix} of suffix"
+            f"{side} documents are too short for {self._context} tokens of context "
+            f"and {self._suffix} of suffix"
         )
 
     def held_out(self, documents: Sequence[Document], count: int) -> list[Piece]:
@@ -87,11 +110,12 @@ class Pieces:
                 found.append(piece)
         return found
 
-    def validation(self, documents: Sequence[Document], count: int) -> list[Piece]:
-        """Held-out pieces, facts among them in their share: what says whether training has helped."""
+    def validation(self, count: int) -> list[Piece]:
+        """Pieces of documents that validate, facts among them in their share: they say whether training has
+        helped."""
         facts = round(count * self._share)
         return [
-            *self.held_out(documents, count - facts),
+            *self.held_out(self._validation, count - facts),
             *(self._facts(_UNUSED + number) for number in range(facts)),
         ]
 

@@ -9,6 +9,7 @@ serves any. Step k sees the same piece and hold-back however often the training 
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
 import random
 import time
@@ -31,9 +32,9 @@ from ...handoff.crossing.network import CrossNetwork, CrossShape
 from ...runs.retention_summary import Figure
 from .behind import first_tokens, freeze, suffix_nll
 from .checkpoint import read_checkpoint, write_checkpoint
-from .pieces import Piece, Pieces
+from .pieces import Piece, Pieces, check_sizes
 
-__all__ = ["Recipe", "Trained", "calibrate", "device_name", "facts_of", "train"]
+__all__ = ["Recipe", "Trained", "calibrate", "facts_of", "train"]
 
 _LAMBDAS = (1e-2, 1e-1, 1.0)
 """Texts for the closed form are few: less than these never did best."""
@@ -48,7 +49,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     heads: int = 8
     code_width: int = 256
     calibration_tokens: int = 20_000
-    """Target tokens for the closed form, a sixth of them held out."""
+    """Target tokens for the closed form, a sixth of them of validation documents."""
     tokens: int = 100_000
     """Target tokens of the suffix loss, contexts and suffixes."""
     context_tokens: int = 160
@@ -64,9 +65,23 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("pieces_a_step", "calibration_tokens", "width"):
+        for name in ("pieces_a_step", "calibration_tokens", "width", "source_layers", "heads"):
             if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
+                raise UsageError(f"{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}")
+        for name in ("blocks", "code_width", "tokens", "seed"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name.replace('_', '-')} must be at least 0, not {getattr(self, name)}")
+        if self.width % (2 * self.heads):
+            raise UsageError(
+                f"width {self.width}: write a multiple of {2 * self.heads}, which {self.heads} heads share"
+            )
+        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise UsageError(f"learning-rate must be more than 0, not {self.learning_rate}")
+        check_sizes(
+            context_tokens=self.context_tokens,
+            suffix_tokens=self.suffix_tokens,
+            facts_share=self.facts_share,
+        )
         if not self.hold_back or min(self.hold_back) < 1 or max(self.hold_back) >= self.context_tokens:
             raise UsageError("hold-back is at least 1 and less than the context")
 
@@ -116,7 +131,8 @@ def calibrate(
     calibration = Calibration(shape, codes, seed=recipe.seed)
     number = told = 0
     while calibration.tokens < recipe.calibration_tokens or number < 6:
-        piece = pieces.piece(-1 - number)
+        held_out = number % 6 == 5
+        piece = pieces.piece(-1 - number, validation=held_out)
         ours = source.prefill(piece.context.source_ids)
         # The suffix is text as well: the target has read it, so it may teach; the source has not.
         theirs = target.prefill(piece.context.target_ids)
@@ -125,7 +141,7 @@ def calibrate(
             torch.tensor(piece.context.target_ids, device=device),
             align(piece.context.source_spans, piece.context.target_spans).to(device),
             target_rows(target.kv, theirs),
-            held_out=number % 6 == 5,
+            held_out=held_out,
         )
         number += 1
         if calibration.tokens - told >= 5000:
@@ -133,7 +149,7 @@ def calibrate(
             say(f"closed form: {told:,} of {recipe.calibration_tokens:,} tokens")
     started = calibration.solve(_LAMBDAS)
     say(
-        f"closed form of {started.rows:,} tokens: explains {started.full_r2:.3f} of held-out KV; "
+        f"closed form of {started.rows:,} tokens: explains {started.full_r2:.3f} of validation KV; "
         f"{recipe.width} latents keep {started.kept_share:.3f} of that"
     )
     return started, calibration.tokens
@@ -152,13 +168,13 @@ def train(
 ) -> Trained:
     """Train until `recipe.tokens` have passed, or `seconds` have (this call's, the closed form included).
 
-    With a checkpoint, a training that was ended or killed goes on from its last; one of another recipe or
-    pair is refused (FormatError).
+    With a checkpoint, a training that was ended or killed goes on from its last; one of another recipe, text
+    or pair is refused (FormatError).
     """
     began = time.monotonic()
     for model in (source, target):
         freeze(model)
-    settings = _settings(source, target, recipe)
+    settings = _settings(source, target, pieces, recipe)
     found = None if checkpoint is None else read_checkpoint(checkpoint, settings)
     if found is None:
         started, took = calibrate(source, target, pieces, recipe, say=say)
@@ -190,17 +206,22 @@ def facts_of(
     device: str,
     judging_seconds: float,
     training_gain: float,
+    seen_documents: Sequence[str],
     documents: int,
     nlls: Mapping[str, Sequence[float]],
     gains: Mapping[str, Figure],
     beats_controls: bool,
 ) -> CrossFacts:
-    """What a map's file says of how it came about."""
+    """What a map's file says of how it came about.
+
+    Where training did not help, the map is the closed form, and no step of training is in it.
+    """
+    kept = training_gain > 0
     return CrossFacts(
         kvferry=__version__,
-        trained_tokens=trained.tokens,
+        trained_tokens=trained.tokens if kept else 0,
         calibration_tokens=trained.calibration_tokens,
-        steps=trained.steps,
+        steps=trained.steps if kept else 0,
         positions=recipe.context_tokens,
         device=device,
         seconds={**trained.seconds, "judging": round(judging_seconds, 2)},
@@ -211,16 +232,8 @@ def facts_of(
         nll={name: sum(values) / len(values) for name, values in nlls.items()},
         gains=dict(gains),
         beats_controls=beats_controls,
+        seen_documents=tuple(sorted(set(seen_documents))),
     )
-
-
-def device_name(model: Captured) -> str:
-    """What the model computes on, for a statement of device hours."""
-    device = model.model.device
-    if device.type == "cuda":
-        return str(torch.cuda.get_device_name(device))
-    threads = torch.get_num_threads()
-    return f"{threads} CPU thread{'s' * (threads != 1)}"
 
 
 class _Run:
@@ -338,11 +351,14 @@ class _Run:
         )
 
 
-def _settings(source: Captured, target: Captured, recipe: Recipe) -> dict[str, Any]:
+def _settings(source: Captured, target: Captured, pieces: Pieces, recipe: Recipe) -> dict[str, Any]:
     """What must be equal for a checkpoint to be gone on with."""
     found: dict[str, Any] = _plain(recipe)
+    found["text"] = hashlib.sha256("\n".join(pieces.digests).encode()).hexdigest()[:16]
     for side, model in (("source", source), ("target", target)):
         found[side] = f"{model.kv.name} {model.kv.weights_revision}"
+        found[f"{side} tokenizer"] = model.kv.tokenizer
+        found[f"{side} dtype"] = str(model.dtype).removeprefix("torch.")
     return found
 
 

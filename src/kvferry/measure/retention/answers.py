@@ -1,7 +1,8 @@
 """From the answers of every arm to proportions, and shares of what a context is worth in them.
 
-Owns the figures of items with choices. An answer is a single trial, so a proportion has Wilson's interval;
-differences and shares are resampled by document.
+Owns the figures of items with choices. An answer is a single trial; answers of one document are not
+independent ones. So a proportion has Wilson's interval where each answer is of a document of its own, and is
+resampled by document otherwise, as differences and shares always are.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from ...runs.retention_summary import ARMS, Figure, Refused
 from .asking import Asked
-from .intervals import PairedBootstrap, wilson
+from .intervals import PairedBootstrap
 
 __all__ = ["Choices"]
 
@@ -27,7 +28,7 @@ class Choices:
 
     def __init__(self, asked: Sequence[Asked], seed: int) -> None:
         self.asked = [one for one in asked if one.chosen]
-        self._bootstrap = PairedBootstrap([one.item.document for one in self.asked], seed=seed)
+        self._bootstrap = PairedBootstrap([one.item.document for one in self.asked], seed=seed, trials=True)
         self.arms = [name for name in ARMS if any(name in one.chosen for one in self.asked)]
 
     def accuracy(self) -> dict[str, dict[str, Figure]]:
@@ -48,7 +49,7 @@ class Choices:
     def mapped(self) -> Figure:
         if not self.asked:
             return _NO_CHOICE
-        return wilson(sum(self._right("mapped")), len(self.asked))
+        return self._bootstrap.proportion(self._right("mapped"))
 
     def retention(self) -> Figure:
         """Mapped over target."""
@@ -79,12 +80,12 @@ class Choices:
         for task in [*tasks, "all"] if tasks else []:
             found[task] = {}
             for name in self.arms:
-                chosen = [
-                    one.chosen[name]
-                    for one in self.asked
+                values = [
+                    float(one.chosen[name].exact if exact else one.chosen[name].right)
                     if name in one.chosen and task in ("all", one.item.task)
+                    else math.nan
+                    for one in self.asked
                 ]
-                if chosen:
-                    right = sum(one.exact if exact else one.right for one in chosen)
-                    found[task][name] = wilson(right, len(chosen))
+                if not all(math.isnan(value) for value in values):
+                    found[task][name] = self._bootstrap.proportion(values)
         return found

@@ -108,16 +108,17 @@ def _continue(plan: Plan, handed: Handed, asked: Asked) -> None:
         beside,
         comparable=same,
     )
+    short = plan.target.characters(item.context, text, SHORT)
     for tokens in plan.hold_back:
         if tokens > 1:
             asked.held_back[tokens] = {}
             for name in ("mapped", "none"):
                 held, reread = reread_of(handed, name, tokens)
                 asked.held_back[tokens][name], _ = continue_text(
-                    plan.target, held, reread, ids[:SHORT], len(text), beside
+                    plan.target, held, reread, ids[:SHORT], short, beside
                 )
     if plan.offset is not None:
-        _beyond(plan, asked, ids[:SHORT], len(text))
+        _beyond(plan, asked, ids[:SHORT], short)
 
 
 def _beyond(plan: Plan, asked: Asked, ids: tuple[int, ...], characters: int) -> None:

@@ -49,7 +49,8 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 def read_items(path: Path) -> list[Item]:
     """The items of a JSON-lines file. Raises `FormatError` with file and line for a row that is none."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Not splitlines: JSON's texts may hold U+2028, U+2029 and U+0085 as they are.
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise FormatError(f"--items {path}: cannot be read: {error}; give a file of JSON lines") from error
     found = [_item(f"{path}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()]

@@ -18,7 +18,7 @@ from ...handoff.mapping.mapper import Mapper
 from ...handoff.mapping.namespace import check_models
 from ...handoff.mapping.shapes import ModelKv, Prefill
 
-__all__ = ["ClosedForm", "calibrated_positions", "open_map"]
+__all__ = ["ClosedForm", "calibrated_positions", "check_map_file", "open_map"]
 
 
 class ClosedForm:
@@ -40,6 +40,11 @@ class ClosedForm:
                 f"different tokens: {context.text[:60]!r}"
             )
         return self.mapper.apply(source, positions=positions, dtype=self.dtype)
+
+
+def check_map_file(path: Path) -> None:
+    """Raises `FormatError` where the header is no map's: cheap, to be asked before models are opened."""
+    _header(path)
 
 
 def open_map(

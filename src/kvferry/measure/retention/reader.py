@@ -18,6 +18,9 @@ from ...handoff.mapping.shapes import LayerKv, Prefill
 
 __all__ = ["Reader", "read_context"]
 
+_BACK = 32
+"""Characters that a cut goes back at most to fall between words: text without blanks has none nearby."""
+
 
 class Reader:
     """`model` with a tokenizer that tells characters. Raises ModelError for one that does not."""
@@ -43,13 +46,26 @@ class Reader:
 
     def continued(self, before: str, text: str) -> tuple[int, ...]:
         """Tokens of `text` as it stands behind `before`; cut on its own where a token would span both."""
-        whole, first = self.tokens(before + text)[0], self.tokens(before)[0]
-        if whole[: len(first)] == first:
-            return whole[len(first) :]
-        return self.tokens(text, specials=False)[0]
+        return self._continued(before, text)[0]
+
+    def characters(self, before: str, text: str, tokens: int) -> int:
+        """How many characters of `text` the first `tokens` of `continued` stand for."""
+        ends = self._continued(before, text)[1]
+        return len(text) if tokens >= len(ends) else max(ends[:tokens], default=0)
+
+    def _continued(self, before: str, text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The tokens, and where in `text` each ends."""
+        (whole, spans), (first, _) = self.tokens(before + text), self.tokens(before)
+        start = len(before)
+        if whole[: len(first)] != first:
+            (whole, spans), first, start = self.tokens(text, specials=False), (), 0
+        return whole[len(first) :], tuple(max(0, stop - start) for _, stop in spans[len(first) :])
 
     def cut(self, text: str, tokens: int) -> int:
-        """How many characters the first `tokens` tokens of a text are, back to the end of a word or line."""
+        """How many characters the first `tokens` tokens of a text are, back to the end of a word or line.
+
+        Where there is no such end within 32 characters, to the last token's own.
+        """
         if tokens < 1:
             return 0
         spans = self.tokens(text, specials=False)[1]
@@ -58,7 +74,7 @@ class Reader:
         stop = spans[tokens - 1][1]
         space = max(text.rfind(" ", 0, stop + 1), text.rfind("\n", 0, stop + 1))
         # The space belongs to the word behind it, as most tokenizers have it.
-        return space if space > 0 else stop
+        return space if space > 0 and stop - space <= _BACK else stop
 
     def prefill(self, token_ids: Sequence[int], *, offset: int = 0) -> Prefill:
         return self.model.prefill(token_ids, offset=offset)

@@ -7,19 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ... import __version__
 from ...engines.transformers.capture import Captured
 from ...errors import UsageError
 from ...handoff.mapping.contract import KvMap
-from ...runs.retention_summary import (
-    ARMS,
-    MapFacts,
-    Refused,
-    Retention,
-    Settings,
-)
+from ...runs.retention_summary import ARMS, MapFacts, Retention, Settings
 from .answers import Choices
 from .arms import name_arms
 from .asking import Asked, Plan, ask, map_context
@@ -27,6 +21,7 @@ from .gate import check_gate
 from .items import Item, one_document
 from .naming import name_figures
 from .opening import calibrated_positions
+from .reach import far_offset, reach_of
 from .reader import Reader
 from .requirements import Requirement, check_required
 from .summing import HORIZONS, Continuations, sum_turns
@@ -39,8 +34,6 @@ __all__ = ["HANDOFFS", "TURN_TOKENS", "Wanted", "measure_retention"]
 
 HANDOFFS = 3
 TURN_TOKENS = 32
-_FAR = 4
-"""Beyond begins at so many times the calibrated positions, where the models' own positions reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +51,7 @@ class Wanted:
     hold_back: tuple[int, ...] = (1, 16, 64)
     seed: int = 0
     without: frozenset[str] = frozenset()
-    """Digests of texts that the map was fitted on."""
+    """Digests of texts that the map was fitted on, besides those that the map itself names."""
     required: tuple[Requirement, ...] = ()
 
 
@@ -83,11 +76,14 @@ def measure_retention(
     gate = check_gate(ours, theirs)
     say(f"gate: native KV injected again gives the same logits, to {gate.injected_logit_error:.1g}")
     clock.lap("gate")
+    seen: frozenset[str] = getattr(map_, "seen_documents", frozenset())
+    wanted = replace(wanted, without=wanted.without | seen)
     items = _items(wanted, theirs)
+    reach = reach_of(items, (ours, theirs), wanted.continuation_tokens)
     documents = len({item.document for item in items})
     arms = name_arms(ours.kv, theirs.kv, documents)
     calibrated = calibrated_positions(map_)
-    offset = _offset(wanted, calibrated, (source, target), items, theirs)
+    offset = far_offset(calibrated, (source, target), reach)
     plan = Plan(
         source=ours,
         target=theirs,
@@ -155,7 +151,7 @@ def measure_retention(
         beyond=beyond,
         hold_back=hold_back,
         turns=turns,
-        notes=_notes(wanted, calibrated, same=ours.kv.tokenizer == theirs.kv.tokenizer),
+        notes=_notes(wanted, calibrated, reach, (source, target), seen),
         seconds=seconds,
         verdict=verdict,
         required=check_required(wanted.required, figures),
@@ -253,41 +249,35 @@ def _converse(
     return found
 
 
-def _offset(
+def _notes(
     wanted: Wanted,
     calibrated: int | None,
-    models: Sequence[Captured],
-    items: Sequence[Item],
-    target: Reader,
-) -> int | Refused:
-    """Where items stand beyond what was calibrated."""
-    if calibrated is None:
-        return Refused(reason="the map does not say which positions it was calibrated on")
-    longest = max(len(target.tokens(item.context)[0]) for item in items) + 128
-    most = [getattr(model.config, "max_position_embeddings", None) for model in models]
-    room = min([int(one) for one in most if one], default=_FAR * calibrated + longest) - longest
-    found = min(_FAR * calibrated, room)
-    if found < calibrated:
-        return Refused(
-            reason=f"the models' positions end at {room + longest:,}: no room beyond the {calibrated:,} "
-            "calibrated"
-        )
-    return found
-
-
-def _notes(wanted: Wanted, calibrated: int | None, *, same: bool) -> tuple[str, ...]:
+    reach: int,
+    models: tuple[Captured, Captured],
+    seen: frozenset[str],
+) -> tuple[str, ...]:
     found = [
         "agreement and KL are teacher-forced on the items' own continuations, not on what a model would say",
     ]
-    if not same:
+    if models[0].kv.tokenizer != models[1].kv.tokenizer:
         found.append(
             "source and target have other tokens: compare the source by NLL a character and by answers only"
         )
-    longest = wanted.context_tokens + wanted.continuation_tokens
-    if calibrated is not None and wanted.tasks and longest > calibrated:
+    else:
+        sizes = [int(model.config.vocab_size) for model in models]
+        if sizes[0] != sizes[1]:
+            found.append(
+                f"one tokenizer, but logits of {sizes[0]:,} and {sizes[1]:,} tokens: KL and agreement of the "
+                f"source are over the first {min(sizes):,}, renormalised"
+            )
+    if calibrated is not None and reach > calibrated:
         found.append(
-            f"items reach to position {longest:,}, the map was calibrated on {calibrated:,}: what is called "
-            "inside lies partly beyond (--context-tokens)"
+            f"items reach to position {reach:,}, the map was calibrated on {calibrated:,}: what is called "
+            "inside lies partly beyond" + (" (--context-tokens)" if wanted.tasks else " (--items)")
+        )
+    if seen and wanted.tasks:
+        found.append(
+            f"the {len(seen):,} documents that the map names as its training's and validation's are left out"
         )
     if not wanted.without and wanted.tasks:
         found.append(

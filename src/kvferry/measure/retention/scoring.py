@@ -30,7 +30,7 @@ class Continued:
     """Nats, [tokens] of the arm's own tokenizer."""
     characters: int
     kl: Floats | None = None
-    """KL(target || arm) before each token; None where the two have other vocabularies."""
+    """KL(target || arm) before each token; None where the two have other tokenizers."""
     same: Floats | None = None
     """1 where the likeliest token is the target's."""
 
@@ -71,15 +71,17 @@ def continue_text(
     """The continuation `ids` in an arm whose receiver reads `reread` first.
 
     `beside` are the target's own log-probabilities; without them the arm is the target itself. An arm of
-    another vocabulary is not `comparable`. The arm's log-probabilities are given back, [tokens, vocabulary].
+    another tokenizer is not `comparable`; where only the sizes of two padded vocabularies differ, both are
+    compared over the tokens that both have. The arm's log-probabilities are given back, [tokens, vocabulary].
     """
     (said,) = reader.behind(held.layers, held.offset + held.tokens, reread, [ids])
     nll = -said.gather(1, torch.tensor(list(ids), device=said.device)[:, None])[:, 0]
     reference = said if beside is None else beside[: said.shape[0]]
     kl = same = None
-    if comparable and reference.shape == said.shape:
-        kl = (reference.exp() * (reference - said)).sum(-1).clamp_min(0).cpu().numpy()
-        same = (reference.argmax(-1) == said.argmax(-1)).float().cpu().numpy()
+    if comparable:
+        theirs, ours = _over_shared(reference, said)
+        kl = (theirs.exp() * (theirs - ours)).sum(-1).clamp_min(0).cpu().numpy()
+        same = (theirs.argmax(-1) == ours.argmax(-1)).float().cpu().numpy()
     return Continued(nll.cpu().numpy(), characters, kl, same), said
 
 
@@ -117,6 +119,14 @@ def reread_of(handed: Handed, name: str, hold_back: int) -> tuple[Held, tuple[in
     if held.layers is None:
         return held, (*ids[: handed.opening], *tail)
     return held.without_last(len(tail)), tail
+
+
+def _over_shared(first: torch.Tensor, second: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities over the columns that both have, renormalised where one has more."""
+    if first.shape[1] == second.shape[1]:
+        return first, second
+    size = min(first.shape[1], second.shape[1])
+    return torch.log_softmax(first[:, :size], dim=-1), torch.log_softmax(second[:, :size], dim=-1)
 
 
 def _common(ours: Sequence[int], theirs: Sequence[int]) -> int:

@@ -1,8 +1,8 @@
 """From what every arm made of every item to figures with intervals.
 
 Owns which figure is a mean of what. A figure is a mean over items, each of which counts once however long it
-is; its interval comes from resampling documents. The first token's agreement is a proportion of single trials
-and has Wilson's interval.
+is; its interval comes from resampling documents. The first token's agreement is a proportion of single
+trials: it has Wilson's interval where each is of a document of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...runs.retention_summary import (
     Turns,
 )
 from .asking import SHORT, Asked
-from .intervals import PairedBootstrap, wilson
+from .intervals import FEWEST, PairedBootstrap
 from .scoring import Continued
 from .turns import HandedOn, slope
 
@@ -43,7 +43,9 @@ class Continuations:
 
     def __init__(self, asked: Sequence[Asked], seed: int) -> None:
         self.asked = [one for one in asked if one.continued]
-        self._bootstrap = PairedBootstrap([one.item.document for one in self.asked], seed=seed)
+        documents = [one.item.document for one in self.asked]
+        self._bootstrap = PairedBootstrap(documents, seed=seed)
+        self._trials = PairedBootstrap(documents, seed=seed, trials=True)
         self.arms = [name for name in ARMS if any(name in one.continued for one in self.asked)]
 
     @property
@@ -71,13 +73,11 @@ class Continuations:
     def top1(self, horizon: int) -> dict[str, Figure]:
         if horizon > 1:
             return self.by_arm(lambda one: _agreement(one, horizon))
-        found: dict[str, Figure] = {}
-        for name in self.arms:
-            values = [_agreement(one.continued[name], 1) for one in self.asked if name in one.continued]
-            known = [value for value in values if not math.isnan(value)]
-            if known:
-                found[name] = wilson(sum(known), len(known))
-        return found
+        return {
+            name: self._trials.proportion(self._values(name, _first_agreement))
+            for name in self.arms
+            if self._has(name, _first_agreement)
+        }
 
     def difference(self, ours: str, theirs: str, what: Callable[[Continued], float]) -> Figure:
         """Mean of one arm less another's, paired."""
@@ -103,7 +103,7 @@ class Continuations:
 
     def curve(self) -> tuple[Bin, ...]:
         """The same along the continuation."""
-        return self._curve(self.asked, lambda one: one.continued, self._bootstrap, _BINS)
+        return self._curve(lambda one: one.continued, _BINS)
 
     def beyond(self, offset: int) -> Beyond | Refused:
         """What is left where the map was not calibrated."""
@@ -118,7 +118,7 @@ class Continuations:
 
         return Beyond(
             offset=offset,
-            curve=self._curve(self.asked, lambda one: one.beyond, self._bootstrap, _BINS[:4]),
+            curve=self._curve(lambda one: one.beyond, _BINS[:4]),
             nll_per_token=by_arm(lambda one: float(one.nll.mean())),
             kl=by_arm(_mean_kl),
             top1=by_arm(lambda one: _agreement(one, SHORT)),
@@ -173,37 +173,40 @@ class Continuations:
     def _has(self, name: str, what: Callable[[Continued], float]) -> bool:
         return not all(math.isnan(value) for value in self._values(name, what))
 
-    @staticmethod
     def _curve(
-        asked: Sequence[Asked],
-        of: Callable[[Asked], Mapping[str, Continued]],
-        bootstrap: PairedBootstrap,
-        bins: Sequence[tuple[int, int]],
+        self, of: Callable[[Asked], Mapping[str, Continued]], bins: Sequence[tuple[int, int]]
     ) -> tuple[Bin, ...]:
         found = []
-        arms = [name for name in ARMS if asked and all(name in of(one) for one in asked)]
+        arms = [name for name in ARMS if self.asked and all(name in of(one) for one in self.asked)]
         for first, last in bins:
             part = slice(first - 1, last)
 
-            def by_arm(what: Callable[[Continued], float]) -> dict[str, Figure]:
-                values = {name: [what(of(one)[name]) for one in asked] for name in arms}
+            def by_arm(
+                what: Callable[[Continued], float], figure: Callable[[Sequence[float]], Figure]
+            ) -> dict[str, Figure]:
+                values = {name: [what(of(one)[name]) for one in self.asked] for name in arms}
                 return {
-                    name: bootstrap.mean(some)
+                    name: figure(some)
                     for name, some in values.items()
                     if not all(math.isnan(value) for value in some)
                 }
 
-            if nll := by_arm(partial(_nll_within, part=part)):
-                kl, top1 = by_arm(partial(_kl_within, part=part)), by_arm(partial(_same_within, part=part))
+            mean = self._bootstrap.mean
+            if nll := by_arm(partial(_nll_within, part=part), mean):
+                kl = by_arm(partial(_kl_within, part=part), mean)
+                # A single token's agreement is a trial.
+                share = self._trials.proportion if first == last else mean
+                top1 = by_arm(partial(_same_within, part=part), share)
                 found.append(Bin(first=first, last=last, nll_per_token=nll, kl=kl, top1=top1))
         return tuple(found)
 
 
 def sum_turns(found: Sequence[HandedOn], turn_tokens: int, seed: int) -> Turns | Refused:
     """Every hand-off of the conversations, and the slope over them."""
-    if len({one.document for one in found}) < 2:
+    if len({one.document for one in found}) < FEWEST:
         return Refused(
-            reason=f"{len(found)} texts are long enough for a conversation; two at least are needed"
+            reason=f"{len(found)} texts are long enough for a conversation; {FEWEST} at least are needed "
+            "(--limit, --items)"
         )
     bootstrap = PairedBootstrap([one.document for one in found], seed=seed)
     count = len(found[0].kl)
@@ -225,6 +228,10 @@ def sum_turns(found: Sequence[HandedOn], turn_tokens: int, seed: int) -> Turns |
 
 def _agreement(one: Continued, horizon: int) -> float:
     return math.nan if one.same is None else _mean(one.same[:horizon])
+
+
+def _first_agreement(one: Continued) -> float:
+    return _agreement(one, 1)
 
 
 def _mean_kl(one: Continued) -> float:

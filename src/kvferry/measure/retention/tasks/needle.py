@@ -26,7 +26,6 @@ def needle_items(documents: Sequence[tuple[str, str]], room: Room, limit: int, r
             break
         numbers = random.sample(range(1000, 10000), _CHOICES)
         what = f"{random.choice(_COLOURS)} {random.choice(_THINGS)}"
-        needle = f"The number of the {what} is {numbers[0]}."
         hay = prose_of(text)
         stop = room.cut(hay, room.context_tokens - 20)
         if stop == len(hay):
@@ -36,6 +35,8 @@ def needle_items(documents: Sequence[tuple[str, str]], room: Room, limit: int, r
         if not ends:
             continue
         place = random.choice(ends)
+        numbers = _absent(numbers, hay[:stop], random)
+        needle = f"The number of the {what} is {numbers[0]}."
         context = " ".join([*words[:place], needle, *words[place:]]) + "\n"
         order = random.sample(range(_CHOICES), _CHOICES)
         found.append(
@@ -49,3 +50,12 @@ def needle_items(documents: Sequence[tuple[str, str]], room: Room, limit: int, r
             )
         )
     return found
+
+
+def _absent(numbers: list[int], hay: str, random: Random) -> list[int]:
+    """The same numbers, those that the hay holds replaced by others that it does not."""
+    if not any(str(number) in hay for number in numbers):
+        return numbers
+    kept = [number for number in numbers if str(number) not in hay]
+    others = [number for number in range(1000, 10000) if str(number) not in hay and number not in kept]
+    return [*kept, *random.sample(others, len(numbers) - len(kept))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
+from ....errors import UsageError
 from ..items import Item
 from .library import Room
 
@@ -17,7 +18,10 @@ _TOKENS_PER_LINE = 12
 
 
 def recall_items(documents: Sequence[tuple[str, str]], room: Room, limit: int, random: Random) -> list[Item]:
-    """Lists are made up, each a document of its own; `documents` are not used."""
+    """Lists are made up, each a document of its own; `documents` are not used.
+
+    Raises `UsageError` where the room is too short for a list to choose from.
+    """
     found = []
     for number in range(limit):
         size = max(_CHOICES, room.context_tokens // _TOKENS_PER_LINE)
@@ -30,7 +34,10 @@ def recall_items(documents: Sequence[tuple[str, str]], room: Room, limit: int, r
         context = context[: context.rfind("\n", 0, room.cut(context, room.context_tokens) + 1) + 1]
         held = [line.split(": ") for line in context.splitlines()]
         if len({value for _, value in held}) < _CHOICES:
-            break
+            raise UsageError(
+                f"--context-tokens {room.context_tokens}: too short for recall's list, which needs "
+                f"{_CHOICES} whole lines; raise it, or leave the task out with --tasks"
+            )
         asked, right = random.choice(held)
         others = random.sample(sorted({value for _, value in held} - {right}), _CHOICES - 1)
         choices = random.sample([right, *others], _CHOICES)
