@@ -79,6 +79,17 @@ def test_replies_arrive_whatever_the_cuts(places: list[int]) -> None:
     server.thread.join()
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(0, 200), max_size=6))
+def test_arrays_of_integers_end_where_they_end(places: list[int]) -> None:
+    text = b"*4\r\n:1\r\n:0\r\n:-5\r\n:12\r\n:9\r\n*0\r\n*2\r\n:1\r\n+x\r\n*1\r\n:3\r\n"
+    server = Scripted(cut(text, places))
+    connection = server.connect()
+    assert connection.read_replies(5) == [[1, 0, -5, 12], 9, [], [1, b"x"], [3]]
+    connection.close()
+    server.thread.join()
+
+
 def test_a_reply_that_stops_half_way_ends_at_the_deadline() -> None:
     connection = Scripted([b"$10\r\n01234"]).connect(0.2)
     start = time.monotonic()

@@ -261,7 +261,10 @@ class ReplyReader:
             return rest
         if kind == b"*":
             count = int(rest)
-            return None if count < 0 else [self.reply() for _ in range(count)]
+            if count < 0:
+                return None
+            integers = self._integers(count)
+            return [self.reply() for _ in range(count)] if integers is None else integers
         if kind == b"-":
             return ServerError(rest.decode("utf-8", "replace"))
         raise self._connection._broken(f"unexpected reply {line[:32]!r}")
@@ -270,6 +273,14 @@ class ReplyReader:
         """Check that nothing unasked for is left."""
         if self._at != len(self._data):
             raise self._connection._broken("more replies than requests")
+
+    def _integers(self, count: int) -> list[Reply] | None:
+        """The next `count` replies at once, where all are integers that have arrived; else None."""
+        lines = self._data[self._at :].split(b"\r\n", count)
+        if len(lines) <= count or not all(line.startswith(b":") for line in lines[:count]):
+            return None
+        self._at = len(self._data) - len(lines[count])
+        return [int(line[1:]) for line in lines[:count]]
 
     def _line(self) -> bytes:
         while True:
