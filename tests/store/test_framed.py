@@ -85,7 +85,7 @@ def test_no_payload_is_read_after_a_put_has_failed(monkeypatch: pytest.MonkeyPat
     """The second thread of a window has ended when the put returns, with whatever it returns."""
     reading, begun = threading.Event(), threading.Event()
 
-    def slow(*_: object) -> None:
+    def slow(_: object) -> bytes:
         if threading.current_thread() is threading.main_thread():
             assert begun.wait(5.0)
             raise FormatError("a header that cannot be")
@@ -93,8 +93,9 @@ def test_no_payload_is_read_after_a_put_has_failed(monkeypatch: pytest.MonkeyPat
         begun.set()
         time.sleep(0.05)
         reading.clear()
+        return bytes(16)
 
-    monkeypatch.setattr("kvferry.store.framed.encode_into", slow)
+    monkeypatch.setattr("kvferry.store.framed.xxh3_128_digest", slow)
     blocks = [memoryview(bytearray(64 << 10)) for _ in range(8)]
     with pytest.raises(FormatError):
         FramedTier(MemoryTier(8 << 20), OURS).put([bytes([i]) * 32 for i in range(8)], blocks, 1.0)

@@ -92,20 +92,27 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_into(
-    header: memoryview, namespace: bytes, key: bytes, payload: memoryview, codec: int = Codec.RAW
+    header: memoryview,
+    namespace: bytes,
+    key: bytes,
+    payload: memoryview,
+    codec: int = Codec.RAW,
+    *,
+    digest: bytes | None = None,
 ) -> None:
     """Write the header of `payload` into `header` (128 writable bytes).
 
-    `namespace` and `key` are 32 bytes each. The checksum of a large payload is taken without the GIL.
+    `namespace` and `key` are 32 bytes each. `digest` is the payload's `xxh3_128_digest` where it is known.
+    The checksum of a large payload is taken without the GIL.
     """
     if len(namespace) != _DIGEST_BYTES or len(key) != _DIGEST_BYTES:
         # struct would pad or cut silently, and the block could never be read back.
         raise FormatError(
             f"a frame takes a namespace and a key of 32 bytes, not {len(namespace)} and {len(key)}"
         )
-    _BODY.pack_into(
-        header, 0, MAGIC, FORMAT_VERSION, codec, payload.nbytes, namespace, key, xxh3_128_digest(payload)
-    )
+    if digest is None:
+        digest = xxh3_128_digest(payload)
+    _BODY.pack_into(header, 0, MAGIC, FORMAT_VERSION, codec, payload.nbytes, namespace, key, digest)
     header[_CHECKED_BYTES:HEADER_BYTES] = xxh3_64_digest(header[:_CHECKED_BYTES])
 
 

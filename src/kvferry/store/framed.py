@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import overload
 
+from xxhash import xxh3_128_digest
+
 from ..errors import FormatError
 from .arrival import Arrived, get_telling
 from .codec import Codec
@@ -209,6 +211,7 @@ class _Frames(Sequence[Vector]):
         self._namespace, self._keys, self._payloads, self._codec = namespace, keys, payloads, codec
         self._headers = _headers(len(keys))
         self._encoded = bytearray(len(keys))
+        self._digests: list[bytes | None] = [None] * len(keys)
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -220,34 +223,40 @@ class _Frames(Sequence[Vector]):
     def __getitem__(self, index: int | slice) -> Vector | list[Vector]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
+        header, payload = self._headers[index], self._payloads[index]
         if not self._encoded[index]:
-            self._encode_window(index)
-        return self._headers[index], self._payloads[index]
+            if self._digests[index] is None:
+                self._digest_window(index)
+            encode_into(
+                header, self._namespace, self._keys[index], payload, self._codec, digest=self._digests[index]
+            )
+            self._encoded[index] = 1
+        return header, payload
 
-    def _encode_window(self, first: int) -> None:
+    def _digest_window(self, first: int) -> None:
         size = self._payloads[first].nbytes
         window = range(first, min(len(self), first + max(1, _WINDOW_BYTES // max(1, size))))
         if len(window) < _SHARED_BLOCKS or size < _SHARED_BYTES:
-            self._encode(iter(range(first, first + 1)))
             return
         turns = iter(window)  # both threads take from it: a block is hashed once
         try:
-            other = _beside.submit(self._encode, turns)
+            other = _beside.submit(self._digest, turns)
         except RuntimeError:  # the interpreter ends
-            self._encode(turns)
+            self._digest(turns)
             return
         try:
-            self._encode(turns)
+            self._digest(turns)
         finally:
             # The payloads are the caller's again when a put returns, whatever it returns with.
             if not other.cancel():
                 other.result()
 
-    def _encode(self, turns: Iterator[int]) -> None:
+    def _digest(self, turns: Iterator[int]) -> None:
+        # Nothing but hashing: whatever else is done here is done under the interpreter's lock, and the
+        # other thread waits for that.
+        digests, payloads = self._digests, self._payloads
         for i in turns:
-            if not self._encoded[i]:
-                encode_into(self._headers[i], self._namespace, self._keys[i], self._payloads[i], self._codec)
-                self._encoded[i] = 1
+            digests[i] = xxh3_128_digest(payloads[i])
 
 
 def _headers(count: int) -> list[memoryview]:

@@ -34,15 +34,19 @@ class Published:
 
     def request(self, keys: Sequence[bytes]) -> bytes:
         """What `add` sends for these keys: it may be made before it is known that they are all there."""
-        fields = [
-            part
+        places = [
+            # BITFIELD counts bits from the most significant one.
+            b"%d" % (word * 64 + 63 - bit)
             for key, word in zip(keys, self.words(keys), strict=True)
             for bit in bits_of(key)
-            # BITFIELD counts bits from the most significant one.
-            for part in (b"SET", b"u1", b"%d" % (word * 64 + 63 - bit), b"1")
         ]
+        # As `command` would write it, but a put waits for this: four arguments at a time.
+        sets = [
+            b"$3\r\nSET\r\n$2\r\nu1\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(place), place) for place in places
+        ]
+        head = b"*%d\r\n$8\r\nBITFIELD\r\n$%d\r\n%b\r\n" % (2 + 4 * len(sets), len(self.young), self.young)
         count = command(b"INCRBY", self._added, b"%d" % len(keys))
-        return command(b"BITFIELD", self.young, *fields) + count
+        return b"".join([head, *sets, count])
 
     def add(self, connection: Connection, keys: Sequence[bytes], request: bytes | None = None) -> None:
         """Remember keys; one round trip, and a second one when a generation is full."""
