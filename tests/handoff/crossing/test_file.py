@@ -15,7 +15,8 @@ from two_families import SOURCE, context, prefill, shape
 from kvferry.errors import FormatError
 from kvferry.handoff.crossing.crossmap import CrossFacts, CrossMap
 from kvferry.handoff.crossing.file import open_cross_map, save_cross_map
-from kvferry.handoff.mapping.file import FORMAT, load_map
+from kvferry.handoff.mapping.container import FORMAT
+from kvferry.handoff.mapping.file import load_map
 from kvferry.runs.retention_summary import Interval, Refused
 
 FACTS = CrossFacts(
@@ -83,7 +84,10 @@ def rewritten(place: Path, **changes: str) -> None:
     [
         ({"number": "0.5"}, "its digest is not that of its numbers"),
         ({"version": "9"}, "cross map format 9, this kvferry reads 1"),
-        ({"kind": "closed form"}, "a map of kind 'closed form', not one across families"),
+        (
+            {"kind": "closed form"},
+            "a map of kind 'closed form', not 'cross'; write one with kvferry handoff train",
+        ),
         ({"format": "other"}, "a safetensors file, but no map"),
         ({"shape": "{}"}, "its header does not describe its numbers"),
     ],
@@ -107,5 +111,5 @@ def test_no_file_and_no_safetensors_are_refused(tmp_path: Path) -> None:
 def test_it_is_not_taken_for_a_closed_form(tmp_path: Path) -> None:
     place = tmp_path / "cross.safetensors"
     saved(place)
-    with pytest.raises(FormatError):
+    with pytest.raises(FormatError, match="a map of kind 'cross', not 'closed form'"):
         load_map(place)

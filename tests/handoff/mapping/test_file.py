@@ -65,7 +65,12 @@ def test_a_changed_number_is_noticed(mapper: Mapper, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("header", "words"),
-    [({"format": "pt"}, "no map"), ({"version": "99"}, "format 99"), ({"outline": "{}"}, "header")],
+    [
+        ({"format": "pt"}, "no map"),
+        ({"version": "99"}, "format 99"),
+        ({"outline": "{}"}, "header"),
+        ({"kind": "cross"}, "kind 'cross', not 'closed form'"),
+    ],
 )
 def test_another_file_is_refused(mapper: Mapper, tmp_path: Path, header: dict[str, str], words: str) -> None:
     save_map(mapper, tmp_path / "m")

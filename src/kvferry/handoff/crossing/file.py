@@ -1,73 +1,42 @@
-"""A cross-family map as a safetensors file: the network's numbers, everything else as JSON in its header.
+"""A cross-family map as a file: the network's numbers, everything else in the header.
 
-Owns the format: that of closed-form maps with `kind` "cross". Written beside its place and renamed into it;
-the digest is checked on reading.
+Owns which numbers and fields there are; the digest is checked on reading. How a map of any kind lies on a
+disk is `mapping/container.py`'s.
 """
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 import msgspec
 import torch
 
-from ...errors import FormatError, MissingExtra
-from ..mapping.file import FORMAT
+from ...errors import FormatError
+from ..mapping.container import MapKind, read_container, write_container
 from .crossmap import CrossFacts, CrossMap
 from .network import CrossNetwork, CrossShape
 
-__all__ = ["CROSS_KIND", "CROSS_VERSION", "open_cross_map", "save_cross_map"]
+__all__ = ["CROSS", "open_cross_map", "save_cross_map"]
 
-CROSS_KIND = "cross"
-CROSS_VERSION = 1
+CROSS = MapKind("cross", 1, "kvferry handoff train", "train it again")
 
 
 def save_cross_map(made: CrossMap, path: Path) -> int:
     """Write the map; its size in bytes."""
-    try:
-        from safetensors.torch import save_file
-    except ImportError as error:
-        raise MissingExtra("writing a map", "transformers") from error
-    header = {
-        "format": FORMAT,
-        "kind": CROSS_KIND,
-        "version": str(CROSS_VERSION),
+    tensors = {
+        name: tensor.detach().cpu().contiguous().clone() for name, tensor in made.network.numbers().items()
+    }
+    fields = {
         "digest": made.digest(),
         "shape": msgspec.json.encode(made.network.shape).decode(),
         "facts": "" if made.facts is None else msgspec.json.encode(made.facts).decode(),
     }
-    tensors = {
-        name: tensor.detach().cpu().contiguous().clone() for name, tensor in made.network.numbers().items()
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, beside = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    os.close(handle)
-    try:
-        save_file(tensors, beside, metadata=header)
-        os.replace(beside, path)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise
-    return path.stat().st_size
+    return write_container(path, CROSS, tensors, fields)
 
 
 def open_cross_map(path: Path, *, device: str = "cpu", dtype: torch.dtype | None = None) -> CrossMap:
     """Read a map. Raises FormatError where it is none, is of another kind or version, or was changed."""
-    try:
-        from safetensors import SafetensorError, safe_open
-    except ImportError as error:
-        raise MissingExtra("reading a map", "transformers") from error
-    try:
-        with safe_open(path, framework="pt", device=device) as file:
-            header: dict[str, str] = file.metadata() or {}
-            _check_header(path, header)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except FileNotFoundError:
-        raise FormatError(f"{path}: no such file; write one with kvferry handoff train") from None
-    except (SafetensorError, OSError) as error:
-        raise FormatError(f"{path}: not a map: {error}") from error
+    header, tensors = read_container(path, CROSS, device=device)
     try:
         shape = msgspec.json.decode(header["shape"], type=CrossShape)
         facts = msgspec.json.decode(header["facts"], type=CrossFacts) if header.get("facts") else None
@@ -81,16 +50,3 @@ def open_cross_map(path: Path, *, device: str = "cpu", dtype: torch.dtype | None
             f"{path}: its digest is not that of its numbers; the map is not used: train it again"
         )
     return made
-
-
-def _check_header(path: Path, header: dict[str, str]) -> None:
-    if header.get("format") != FORMAT:
-        raise FormatError(f"{path}: a safetensors file, but no map; write one with kvferry handoff train")
-    kind = header.get("kind", "closed form")
-    if kind != CROSS_KIND:
-        raise FormatError(f"{path}: a map of kind {kind!r}, not one across families")
-    if header.get("version") != str(CROSS_VERSION):
-        raise FormatError(
-            f"{path}: cross map format {header.get('version')}, this kvferry reads {CROSS_VERSION}: "
-            "train it again"
-        )

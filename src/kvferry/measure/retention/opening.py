@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from ...errors import FormatError, ModelError
+from ...handoff.mapping.container import FORMAT
 from ...handoff.mapping.contract import Context, KvMap
-from ...handoff.mapping.file import FORMAT, load_map
+from ...handoff.mapping.file import load_map
 from ...handoff.mapping.mapper import Mapper
 from ...handoff.mapping.namespace import check_models
 from ...handoff.mapping.shapes import ModelKv, Prefill
