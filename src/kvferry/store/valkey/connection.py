@@ -27,6 +27,8 @@ FILLED = 2
 
 _PEEK_BYTES = 32
 _IOV_MAX = 512
+_BATCH_BYTES = 256 << 10
+"""Given to the kernel in one call, or a piece that is larger: calls of many megabytes were slower by half."""
 _READ_BYTES = 1 << 16
 _LONGEST_LINE = 1 << 16
 _SHORTEST_TIMEOUT = 0.001
@@ -72,12 +74,13 @@ class Connection:
         self.answered = False
 
     def send(self, pieces: Sequence[bytes | memoryview]) -> None:
-        """Send pieces in order, gathered by the kernel."""
-        at, end = 0, len(pieces)
-        while at < end:
-            batch = pieces[at : at + _IOV_MAX]
-            self._send_batch(batch)
-            at += len(batch)
+        """Send pieces in order, gathered by the kernel.
+
+        All is made ready before the first byte goes: a server that runs dry between two calls falls asleep,
+        and waking it costs both sides more than what was done meanwhile.
+        """
+        for batch, size in _batches(pieces):
+            self._send_batch(batch, size)
 
     def read_into(self, parts: Sequence[memoryview], size: int) -> int:
         """Read a bulk string of `size` bytes into `parts`: FILLED, ABSENT, or WRONG_LENGTH (thrown away).
@@ -129,19 +132,17 @@ class Connection:
         self.answered = True
         return data
 
-    def _send_batch(self, batch: Sequence[bytes | memoryview]) -> None:
-        left = sum(len(piece) for piece in batch)
-        rest: Sequence[bytes | memoryview] = batch
+    def _send_batch(self, batch: Sequence[bytes | memoryview], left: int) -> None:
         while True:
             sock = self._arm_send()
             try:
-                sent = sock.sendmsg(rest)
+                sent = sock.sendmsg(batch)
             except OSError as error:
                 raise self._failure(error) from error
             left -= sent
             if left == 0:
                 return
-            rest = _after(rest, sent)
+            batch = _after(batch, sent)
 
     def _line(self) -> tuple[bytes, int]:
         """The next reply's first line, without its end, and how many bytes of it are still in the pipe."""
@@ -303,6 +304,20 @@ class ReplyReader:
     def _more(self) -> None:
         self._data = self._data[self._at :] + self._connection.receive_some()
         self._at = 0
+
+
+def _batches(pieces: Sequence[bytes | memoryview]) -> list[tuple[Sequence[bytes | memoryview], int]]:
+    """The pieces as the kernel is given them, with the size of each batch."""
+    batches: list[tuple[Sequence[bytes | memoryview], int]] = []
+    first, size = 0, 0
+    for i, piece in enumerate(pieces):
+        size += len(piece)
+        if size >= _BATCH_BYTES or i - first == _IOV_MAX - 1:
+            batches.append((pieces[first : i + 1], size))
+            first, size = i + 1, 0
+    if size:
+        batches.append((pieces[first:], size))
+    return batches
 
 
 def _after(pieces: Sequence[bytes | bytearray | memoryview], done: int) -> list[memoryview]:

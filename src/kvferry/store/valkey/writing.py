@@ -1,7 +1,8 @@
-"""SET of a batch of values, each sent as soon as it is known, with the answers read behind.
+"""SET of a batch of values, a window of them at a time, with the answers read behind.
 
-Owns the pipeline. Values are taken one by one, so that a checksum made while taking them overlaps with the
-server's work on the one before. Refuses to know of deadlines (the connection's) and of ghosts.
+Owns the pipeline. A window is made ready before its first byte goes, so that taking values (which makes
+their checksums) never leaves the server waiting in between. Refuses to know of deadlines (the connection's)
+and of ghosts.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ __all__ = ["write_values"]
 
 log = logging.getLogger(__name__)
 
-_UNANSWERED_BYTES = 32 << 20
-"""Sent ahead of the answers: enough to never wait, too little to send much to a server that is full."""
+_WINDOW_BYTES = 16 << 20
+"""Sent at once. Two windows may be unanswered: enough to never wait, too little for a server that is full."""
 
 
 def write_values(
@@ -35,25 +36,33 @@ def write_values(
     life = b"%d" % max(1, round(life_seconds * 1000))
     tail = b"\r\n" + command(b"NX", b"PX", life).partition(b"\r\n")[2]
     replies = connection.replies()
-    answered, ahead = 0, 0
-    sizes: list[int] = []
-    for name, parts in zip(names, values, strict=True):
-        size = sum(part.nbytes for part in parts)
-        head = b"*6\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n" % (len(name), name, size)
-        connection.send([head, *parts, tail])
-        sizes.append(size)
-        ahead += size
-        while ahead > _UNANSWERED_BYTES and answered < len(sizes) - 1:
-            statuses[answered] = _stored(replies.reply())
-            ahead -= sizes[answered]
-            answered += 1
-        if answered and statuses[answered - 1] == Put.FULL:
-            # The server evicts before it refuses: it would refuse the rest as well.
-            statuses[len(sizes) :] = bytes([Put.FULL]) * (len(names) - len(sizes))
-            break
+    answered = sent = 0
+
+    def read_answers(until: int) -> None:
+        nonlocal answered
+        for i in range(answered, until):
+            statuses[i] = _stored(replies.reply())
+        answered = until
+
+    while sent < len(names):
+        pieces: list[bytes | memoryview] = []
+        first, ahead = sent, 0
+        while sent < len(names) and ahead < _WINDOW_BYTES:
+            name, parts = names[sent], values[sent]
+            size = sum([part.nbytes for part in parts])
+            pieces.append(b"*6\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n" % (len(name), name, size))
+            pieces.extend(parts)
+            pieces.append(tail)
+            sent, ahead = sent + 1, ahead + size
+        connection.send(pieces)
+        if sent < len(names):
+            read_answers(first)
+            if first and statuses[first - 1] == Put.FULL:
+                # The server evicts before it refuses: it would refuse the rest as well.
+                statuses[sent:] = bytes([Put.FULL]) * (len(names) - sent)
+                break
     meanwhile()
-    for i in range(answered, len(sizes)):
-        statuses[i] = _stored(replies.reply())
+    read_answers(sent)
     replies.finish()
 
 
