@@ -23,7 +23,7 @@ FAULTS = (
     "valkey_broken_frames",
 )
 BROKEN = """
-import sys
+import sys, time
 sys.path.insert(0, "benchmarks")
 import random, faults
 from kvferry.store.files import drafts
@@ -36,6 +36,7 @@ def torn(self, draft, parts, key, *rest):
         drafts._publish(draft.path, self._layout.block(key))
     except FileExistsError:
         return drafts.Put.HELD
+    time.sleep(0.002)  # else few of the readers and killers meet it
     return whole(self, draft, parts, key, *rest)
 
 drafts.Drafts.write = torn

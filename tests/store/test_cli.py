@@ -135,3 +135,24 @@ def test_over_a_server(server: EmbeddedServer, blocks: Blocks, capsys: pytest.Ca
 )
 def test_bad_input_is_told(arguments: list[str]) -> None:
     assert main(["store", *arguments]) == 2
+
+
+def test_an_empty_namespace_is_not_every_namespace(pool: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["store", "purge", pool, "--namespace", "", "--yes"]) == 2
+    assert "--namespace" in capsys.readouterr().err
+    assert main(["store", "verify", pool]) == 0
+    assert not capsys.readouterr().out.startswith("0 ")
+
+
+@pytest.mark.parametrize("command", ["stat", "ls", "verify"])
+def test_looking_at_a_pool_does_not_make_one(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["store", command, f"files://{tmp_path}/mistyped"]) == 2
+    assert "there is no files tier in" in capsys.readouterr().err
+    assert not (tmp_path / "mistyped").exists()
+
+
+def test_an_address_that_does_not_parse_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["store", "stat", "valkey://user:secret@[::1/0"]) == 2
+    assert "secret" not in capsys.readouterr().err

@@ -24,6 +24,26 @@ def test_memory() -> None:
     assert tier.usage(1.0).capacity_bytes == 1 << 20
 
 
+def test_more_memory_than_there_is() -> None:
+    with pytest.raises(ConfigError, match="more memory than"):
+        open_tier("memory://?capacity=900TiB")
+
+
+@pytest.mark.parametrize("text", ["1 +", "1 / 0", "def make(clock): raise OSError('no disc')"])
+def test_a_plugin_that_breaks_is_told(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_plugin.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "broken_plugin", raising=False)
+    with pytest.raises(ConfigError, match="plugin://broken_plugin/make cannot be"):
+        open_tier("plugin://broken_plugin/make")
+
+
+@pytest.mark.parametrize("module", [".jar", "."])
+def test_a_plugin_with_no_such_name_is_told(module: str) -> None:
+    with pytest.raises(ConfigError, match="write plugin://package"):
+        open_tier(f"plugin://{module}/Jar")
+
+
 def test_capacity_as_an_argument() -> None:
     assert open_tier("memory://", capacity_bytes=5000).usage(1.0).capacity_bytes == 5000
 

@@ -232,7 +232,9 @@ def _opened(pool: str, timeout: str) -> Iterator[tuple[Tier, float]]:
         raise ConfigError(
             "POOL: a memory: pool lives in its process; give files:///DIR or valkey://host:6379/0"
         )
-    with contextlib.closing(open_tier(pool, setting="POOL")) as tier:
+    # Who looks at a pool does not make one: a mistyped directory is not an empty pool.
+    options: dict[str, Any] = {"create": False} if pool.startswith("files:") else {}
+    with contextlib.closing(open_tier(pool, setting="POOL", **options)) as tier:
         yield tier, seconds
 
 
@@ -292,7 +294,7 @@ def _flaw(entry: Entry, value: memoryview | None) -> str | None:
 
 def _prefix(namespace: str | None) -> str:
     text = (namespace or "").lower()
-    if text.strip("0123456789abcdef"):
+    if text.strip("0123456789abcdef") or namespace == "":
         raise UsageError(f"--namespace: {namespace!r} is not a digest in hex; kvferry store stat lists them")
     return text
 

@@ -8,6 +8,7 @@ reported, never dropped here: the cache books it first.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import overload
@@ -32,6 +33,16 @@ _SHARED_BYTES = 64 << 10
 _WINDOW_BYTES = 64 << 20
 """Checksums are made for so much at a time: some milliseconds before the first byte of such a batch goes."""
 _beside = ThreadPoolExecutor(1, "kvferry-checksum")
+
+
+def _begin_anew() -> None:
+    # A forked child has no such thread: what it hands over would be kept for ever, payloads and all.
+    global _beside
+    _beside = ThreadPoolExecutor(1, "kvferry-checksum")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 class FramedTier:

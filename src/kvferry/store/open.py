@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from ..clock import Clock, MonotonicClock
-from ..errors import ConfigError
-from ..units import parse_bytes, parse_seconds
+from ..errors import ConfigError, KvferryError
+from ..units import format_bytes, parse_bytes, parse_seconds
 from .tier import Kind, Tier
 
 __all__ = ["SCHEMES", "open_tier"]
@@ -43,7 +44,11 @@ def open_tier(
     that makes no sense, `MissingExtra` for a part that is not installed and `StoreError` when the tier
     cannot be opened.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        # Not the address itself: its password cannot be told from the rest.
+        raise ConfigError(f"{setting}: not an address ({error}); write valkey://host:6379/0") from error
     opener = SCHEMES.get(parts.scheme)
     if opener is None:
         known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
@@ -63,6 +68,12 @@ def _memory(parts: SplitResult, options: Options, setting: str) -> Tier:
         raise ConfigError(f"{setting}: memory:// takes no path; write memory://?capacity=1GiB")
     if "capacity_bytes" not in options:
         raise ConfigError(f"{setting}: memory:// needs a capacity; write memory://?capacity=1GiB")
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if options["capacity_bytes"] > there:
+        raise ConfigError(
+            f"{setting}: {format_bytes(options['capacity_bytes'])} is more memory than the "
+            f"{format_bytes(there)} of this machine; write a smaller capacity"
+        )
     return _made(MemoryTier, (), options, setting)
 
 
@@ -115,9 +126,16 @@ def _plugin(parts: SplitResult, options: Options, setting: str) -> Tier:
         raise ConfigError(f"{setting}: {where} names no class; write plugin://package.module/Class")
     try:
         factory = getattr(importlib.import_module(parts.netloc), name)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"{setting}: {where}: {error}; write plugin://package.module/Class") from error
-    tier = _made(factory, (), {**options, **dict(parse_qsl(parts.query))}, setting)
+    except Exception as error:  # whatever somebody else's module may raise
+        raise ConfigError(f"{setting}: {where} cannot be imported: {error!r}") from error
+    try:
+        tier = _made(factory, (), {**options, **dict(parse_qsl(parts.query))}, setting)
+    except KvferryError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{setting}: {where} cannot be made: {error!r}") from error
     if not isinstance(tier, Tier):
         missing = [method for method in _MEMBERS if not hasattr(tier, method)]
         raise ConfigError(f"{setting}: {where} is not a tier: it has no {', '.join(missing)}")

@@ -107,6 +107,8 @@ class SimpleTier(ABC):
         for key in keys:
             name = _block(key)
             held = self._alive(name, deadline) is not None
+            if held and ghost:
+                self._remember(key)
             dropped += self.delete(name) and held
         return dropped
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from struct import Struct
 
 from ...clock import Clock
-from ...errors import TierTimeout, TierUnavailable
+from ...errors import ConfigError, TierTimeout, TierUnavailable
 from .layout import Layout
 
 __all__ = ["VALUE_PREFIX", "Account", "Count"]
@@ -58,7 +58,13 @@ class Account:
         self._thread_lock = threading.Lock()
         self._path: Path = layout.account
         self._owner = os.getpid()
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        try:
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        except OSError as error:
+            raise ConfigError(
+                f"{layout.root} cannot be used as a files tier: {error.strerror}; "
+                "give a directory that can be written"
+            ) from error
 
     @contextlib.contextmanager
     def hold(self, deadline: float) -> Iterator[Count]:
@@ -72,6 +78,8 @@ class Account:
             self._write(count, dirty=True)
             yield count
             self._write(count, dirty=False)
+        except OSError as error:
+            raise TierUnavailable(f"{self._layout.root}: {error}") from error
         finally:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
             self._thread_lock.release()
@@ -88,7 +96,9 @@ class Account:
             with contextlib.suppress(FileNotFoundError):
                 if not name.startswith(VALUE_PREFIX):
                     # Small files are written under the lock, which we hold: this one's writer is dead.
-                    os.unlink(path)
+                    # What cannot be removed (a folder, a file that NFS keeps open) is not ours.
+                    with contextlib.suppress(OSError):
+                        os.unlink(path)
                     continue
                 fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
                 try:
@@ -113,13 +123,11 @@ class Account:
         fields = self._fields()
         # What cannot be counted anew is taken as it was written last.
         count = Count(0, 0, *fields[3:]) if fields else Count()
-        for folder in self._layout.block_folders():
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    stat = entry.stat()
-                    count.used_bytes += stat.st_size
-                    # With two names, its writer has yet to count it, or the sweep below does.
-                    count.blocks += stat.st_nlink == 1
+        for entry in self._layout.blocks():
+            stat = entry.stat()
+            count.used_bytes += stat.st_size
+            # With two names, its writer has yet to count it, or the sweep below does.
+            count.blocks += stat.st_nlink == 1
         with os.scandir(self._layout.tmp) as entries:
             for entry in entries:
                 if entry.name.startswith(VALUE_PREFIX):

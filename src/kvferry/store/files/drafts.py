@@ -20,11 +20,13 @@ from .layout import Layout
 from .room import Room
 from .stamp import Stamp
 
-__all__ = ["Draft", "Drafts", "after"]
+__all__ = ["MOST_PARTS", "Draft", "Drafts", "after"]
 
 log = logging.getLogger(__name__)
 
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+MOST_PARTS = 1024
+"""More in one call is an error (IOV_MAX)."""
 _MODE = 0o660
 
 
@@ -95,9 +97,9 @@ class Drafts:
         """Fill the file and give it the block's name."""
         try:
             size = sum(part.nbytes for part in parts)
-            done = os.pwritev(draft.fd, parts, 0)
+            done = os.pwritev(draft.fd, parts[:MOST_PARTS], 0)
             while done < size:
-                done += os.pwritev(draft.fd, after(parts, done), done)
+                done += os.pwritev(draft.fd, after(parts, done)[:MOST_PARTS], done)
             os.utime(draft.fd, ns=(stamp.atime_ns, expiry_ns))
             _publish(draft.path, self._layout.block(key))
         except FileExistsError:
@@ -136,8 +138,15 @@ class Drafts:
             if error.errno in _NO_ROOM:
                 return None
             raise TierUnavailable(f"{self._layout.root}: {error}") from error
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(fd, size)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(fd, size)
+        except OSError as error:
+            os.close(fd)
+            os.unlink(path)
+            if error.errno in _NO_ROOM:
+                return None
+            raise TierUnavailable(f"{self._layout.root}: {error}") from error
         return Draft(index, fd, path)
 
 

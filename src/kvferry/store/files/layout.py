@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -23,12 +25,13 @@ from ...errors import ConfigError
 __all__ = ["Layout"]
 
 _FORMAT = "kvferry files 1\n"
+_IS_KEY = re.compile("(?:[0-9a-f]{2})+").fullmatch
 
 
 class Layout:
-    """Paths under `root`; making it creates what is missing."""
+    """Paths under `root`; making it creates what is missing, or refuses a directory that is no tier yet."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, create: bool = True) -> None:
         self.root = root
         self._blocks = str(root / "blocks")
         self.account = root / "account"
@@ -37,6 +40,8 @@ class Layout:
         self.leases = str(root / "leases")
         self._notes = str(root / "notes")
         try:
+            if not create and not (root / "format").exists():
+                raise ConfigError(f"there is no files tier in {root}; give the directory of one")
             self._create()
         except OSError as error:
             raise ConfigError(
@@ -58,9 +63,15 @@ class Layout:
     def note_names(self) -> list[str]:
         return [unquote(name) for name in os.listdir(self._notes)]
 
-    def block_folders(self) -> list[str]:
-        """Folders of blocks that exist; they are made when a first block needs them, and stay."""
-        return [entry.path for entry in os.scandir(self._blocks)]
+    def blocks(self) -> Iterator[os.DirEntry[str]]:
+        """Every file that has a block's name; what else lies there (.nfs000..., .DS_Store) is not ours."""
+        for folder in os.listdir(self._blocks):
+            try:
+                entries = os.scandir(f"{self._blocks}/{folder}")
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            with entries:
+                yield from (entry for entry in entries if _IS_KEY(entry.name))
 
     def check_links(self) -> None:
         """Publishing needs hard links; raises `ConfigError` where there are none. The lock is held."""

@@ -58,7 +58,7 @@ class SmallFiles:
         """Remove leases whose holders are gone."""
         with os.scandir(self._layout.leases) as entries:
             for entry in entries:
-                if entry.stat().st_mtime_ns <= now_ns:
+                if entry.is_file() and entry.stat().st_mtime_ns <= now_ns:
                     os.unlink(entry.path)
 
     def read_note(self, name: str) -> bytes | None:

@@ -47,15 +47,13 @@ class Room:
             return
         self._account.sweep(count)
         candidates = []
-        for folder in self._layout.block_folders():
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    with contextlib.suppress(FileNotFoundError):
-                        stat = entry.stat()
-                        # A value with two names is being published this very moment.
-                        if stat.st_nlink == 1:
-                            fresh = not self.is_over(stat, now_ns)
-                            candidates.append((fresh, stat.st_atime_ns, entry.path, stat))
+        for entry in self._layout.blocks():
+            with contextlib.suppress(FileNotFoundError):
+                stat = entry.stat()
+                # A value with two names is being published this very moment.
+                if stat.st_nlink == 1:
+                    fresh = not self.is_over(stat, now_ns)
+                    candidates.append((fresh, stat.st_atime_ns, entry.path, stat))
         candidates.sort(key=lambda candidate: candidate[:3])
         goal = min(capacity_bytes - needed_bytes, capacity_bytes - capacity_bytes // _SLACK)
         for fresh, _, path, stat in candidates:
@@ -67,12 +65,10 @@ class Room:
     def over(self, now_ns: int) -> list[str]:
         """Paths of values whose life is over. Needs no lock: `clear` looks again."""
         found = []
-        for folder in self._layout.block_folders():
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    with contextlib.suppress(FileNotFoundError):
-                        if self.is_over(entry.stat(), now_ns):
-                            found.append(entry.path)
+        for entry in self._layout.blocks():
+            with contextlib.suppress(FileNotFoundError):
+                if self.is_over(entry.stat(), now_ns):
+                    found.append(entry.path)
         return found
 
     def clear(self, count: Count, path: str, now_ns: int) -> bool:

@@ -26,7 +26,7 @@ from ..evicted import Evictions
 from ..hints import Hints
 from ..tier import Entry, Found, Got, Kind, OnEvicted, Put, Usage, Vector
 from .account import Account
-from .drafts import Drafts, after
+from .drafts import MOST_PARTS, Drafts, after
 from .ghosts import open_ghosts
 from .layout import Layout
 from .leases import SmallFiles
@@ -48,7 +48,8 @@ class FilesTier:
     Every process that shares the directory gives the same capacity. `ghost_keys` evicted keys (at least)
     stay recognisable, in a file of 4 bytes each; a stranger passes for evicted with a probability of at
     most about 1 %. The size of an existing file holds. `unread_seconds` is how long a block may wait for its
-    first read. `on_evicted` hears of blocks that this process dropped.
+    first read. `on_evicted` hears of blocks that this process dropped. Without `create` a directory that is
+    no tier yet is refused.
 
     Eviction is by last use: that is what the files carry, whichever process reads them.
     """
@@ -64,6 +65,7 @@ class FilesTier:
         on_evicted: OnEvicted | None = None,
         name: str = "files",
         kind: Kind = Kind.DISK,
+        create: bool = True,
         clock: Clock | None = None,
     ) -> None:
         if capacity_bytes is not None and capacity_bytes < 1:
@@ -73,7 +75,7 @@ class FilesTier:
         self._clock = clock or MonotonicClock()
         self._capacity = capacity_bytes
         self._ttl_seconds = ttl_seconds
-        self._layout = Layout(Path(directory).absolute())
+        self._layout = Layout(Path(directory).absolute(), create=create)
         self._account = Account(self._layout, self._clock)
         self._small = SmallFiles(self._layout)
         with self._account.hold(self._clock.now() + _SETTLE_SECONDS) as count:
@@ -109,7 +111,10 @@ class FilesTier:
             else:
                 found[i] = Found.HELD
         if absent:
-            leased = self._small.leased(now_ns)
+            try:
+                leased = self._small.leased(now_ns)
+            except OSError as error:
+                raise self._unavailable(error) from error
             for i, known in zip(absent, self._ghosts.knows([keys[i] for i in absent]), strict=True):
                 if keys[i].hex() in leased:
                     found[i] = Found.LEASED
@@ -194,7 +199,10 @@ class FilesTier:
         unread = self._room.unread_seconds if unread_seconds is None else unread_seconds
         room = Room(self._layout, self._account, self._ghosts, self._evictions, unread)
         now_ns = self._now_ns()
-        over = room.over(now_ns)
+        try:
+            over = room.over(now_ns)
+        except OSError as error:
+            raise self._unavailable(error) from error
         swept = 0
         for start in range(0, len(over), _BATCH):
             with self._account.hold(deadline) as count:
@@ -229,24 +237,21 @@ class FilesTier:
 
     def write_note(self, name: str, value: bytes, timeout_seconds: float, *, if_absent: bool = False) -> bool:
         with self._account.hold(self._clock.now() + timeout_seconds):
-            try:
-                return self._small.write_note(name, value, if_absent=if_absent)
-            except OSError as error:
-                raise self._unavailable(error) from error
+            return self._small.write_note(name, value, if_absent=if_absent)
 
     def notes(self, prefix: str, timeout_seconds: float) -> list[str]:
-        return sorted(name for name in self._layout.note_names() if name.startswith(prefix))
+        try:
+            return sorted(name for name in self._layout.note_names() if name.startswith(prefix))
+        except OSError as error:
+            raise self._unavailable(error) from error
 
     def scan(self, timeout_seconds: float) -> Iterator[Entry]:
         now_ns = self._now_ns()
-        for folder in self._layout.block_folders():
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    with contextlib.suppress(FileNotFoundError):
-                        stat = entry.stat()
-                        if not self._room.is_over(stat, now_ns):
-                            read = stamp_of(stat.st_atime_ns).read
-                            yield Entry(bytes.fromhex(entry.name), stat.st_size, read)
+        for entry in self._blocks():
+            with contextlib.suppress(FileNotFoundError):
+                stat = entry.stat()
+                if not self._room.is_over(stat, now_ns):
+                    yield Entry(bytes.fromhex(entry.name), stat.st_size, stamp_of(stat.st_atime_ns).read)
 
     def usage(self, timeout_seconds: float) -> Usage:
         with self._account.hold(self._clock.now() + timeout_seconds) as count:
@@ -290,9 +295,9 @@ class FilesTier:
             size = stat.st_size
             if size != sum(part.nbytes for part in parts):
                 return Got.CORRUPT
-            done = os.preadv(fd, parts, 0)
+            done = os.preadv(fd, parts[:MOST_PARTS], 0)
             while done < size:
-                more = os.preadv(fd, after(parts, done), done)
+                more = os.preadv(fd, after(parts, done)[:MOST_PARTS], done)
                 if more == 0:
                     return Got.CORRUPT
                 done += more
@@ -306,6 +311,12 @@ class FilesTier:
         finally:
             os.close(fd)
         return Got.OK
+
+    def _blocks(self) -> Iterator[os.DirEntry[str]]:
+        try:
+            yield from self._layout.blocks()
+        except OSError as error:
+            raise self._unavailable(error) from error
 
     def _now_ns(self) -> int:
         return int(self._clock.wall() * 1e9)

@@ -97,7 +97,7 @@ class Connection:
             return ABSENT
         if line[:1] == b"-":
             raise ServerError(line[1:].decode("utf-8", "replace"))
-        if line[:1] != b"$":
+        if line[:1] != b"$" or not line[1:].isdigit():
             raise self._broken(f"unexpected reply {line[:32]!r}")
         self._discard(int(line[1:]) + 2)
         return WRONG_LENGTH
@@ -184,7 +184,7 @@ class Connection:
         while True:
             sock = self._arm_receive()
             try:
-                got = sock.recvmsg_into(rest, 0, socket.MSG_WAITALL)[0]
+                got = sock.recvmsg_into(rest[:_IOV_MAX], 0, socket.MSG_WAITALL)[0]
             except OSError as error:
                 raise self._failure(error) from error
             if got == 0:

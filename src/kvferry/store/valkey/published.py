@@ -56,7 +56,8 @@ class Published:
         filled, total = connection.read_replies(2)
         if isinstance(filled, ServerError) or isinstance(total, ServerError):
             # A full server refuses this too. The blocks are stored; only their memory is lost.
-            log.warning("published blocks will not be known once they are evicted: %s", filled)
+            error = filled if isinstance(filled, ServerError) else total
+            log.warning("published blocks will not be known once they are evicted: %s", error)
             return
         before = integer(total) - len(keys)
         # Additions are counted by the server, so exactly one of its clients crosses each boundary.

@@ -12,6 +12,7 @@ pipelined over one connection: one round trip.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...clock import Clock, MonotonicClock
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 _GET_WINDOW_BYTES = 16 << 20
 """Values asked for ahead of the one being read: enough to never wait, too little to swell the server."""
 _DAY = 86_400.0
+_MOST_OWED = 1 << 14
 _HELD = bytes.maketrans(b"\x01", bytes([Found.HELD]))
 
 _LEASE = b"""
@@ -93,6 +95,8 @@ class ValkeyTier:
         self._block, self._lease, self._note = root + b"b:", root + b"l:", root + b"n:"
         self._published = Published(root + b"g:", ghost_keys)
         self._advised = False
+        self._owed: deque[bytes] = deque(maxlen=_MOST_OWED)
+        """Keys of puts that were cut off: perhaps on the server, and not in its filter."""
 
     def find(self, keys: Sequence[bytes], timeout_seconds: float) -> bytes:
         if not keys:
@@ -127,6 +131,9 @@ class ValkeyTier:
         statuses = bytearray([Got.FAILED]) * len(keys)
         if not keys:
             return b""
+        if len(into) != len(keys):
+            # An answer that nobody reads would be taken for that to the next question.
+            raise ValueError(f"{len(keys)} keys for {len(into)} buffers")
         sizes = [sum(part.nbytes for part in parts) for parts in into]
         window = max(2, _GET_WINDOW_BYTES // max(1, max(sizes)))
         requests = [command(b"GET", self._block + key) for key in keys]
@@ -142,6 +149,9 @@ class ValkeyTier:
                     outcome = connection.read_into(parts, sizes[i])
                 except ServerError as error:
                     log.warning("tier %s: GET: %s", self.name, error)
+                    # A name of another type is one bad block, and no reason to leave the server alone.
+                    statuses[i] = Got.CORRUPT if str(error).startswith("WRONGTYPE") else Got.FAILED
+                    done[0] = i + 1
                     continue
                 if outcome == ABSENT:
                     statuses[i] = Got.ABSENT
@@ -175,19 +185,29 @@ class ValkeyTier:
         ttl = self._ttl_seconds if ttl_seconds is None else ttl_seconds
         names = [self._block + key for key in keys]
         statuses = bytearray([Put.FAILED]) * len(keys)
+        unmarked: list[bytes] = []
 
         def exchange(connection: Connection) -> None:
             self._advise(connection)
+            owed = [self._owed.popleft() for _ in range(len(self._owed))]
+            unmarked[:] = [*owed, *keys]
             made: list[bytes] = []
             write_values(
-                connection, names, values, ttl, statuses, lambda: made.append(self._published.request(keys))
+                connection,
+                names,
+                values,
+                ttl,
+                statuses,
+                lambda: made.append(self._published.request(unmarked)),
             )
-            stored = [key for key, s in zip(keys, statuses, strict=True) if s == Put.STORED]
-            self._published.add(connection, stored, made[0] if len(stored) == len(keys) else None)
+            new = [key for key, s in zip(keys, statuses, strict=True) if s == Put.STORED]
+            self._published.add(connection, owed + new, made[0] if len(new) == len(keys) else None)
 
         try:
             self._pool.run(timeout_seconds, exchange)
         except (TierTimeout, TierUnavailable):
+            # The filter may know a key too many, never one too few: the next put tells it of all these.
+            self._owed.extend(unmarked)
             if not any(status == Put.STORED for status in statuses):
                 raise
         return bytes(statuses)
