@@ -40,7 +40,8 @@ from kvferry.handoff.wire.memory import HostKv
 from kvferry.handoff.wire.sender import send
 from kvferry.keys.namespace import Namespace
 from kvferry.measure.demo.workload import Library
-from kvferry.measure.handoff.nodes import handoff_namespace, prefill_in_chunks
+from kvferry.measure.handoff.chunks import prefill_in_chunks
+from kvferry.measure.handoff.namespace import handoff_namespace
 from kvferry.measure.handoff.quality import WireQuality, measure_wire
 
 PREFIX_TOKENS, SCORED_TOKENS, GREEDY_TOKENS = 512, 64, 32

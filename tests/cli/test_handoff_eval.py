@@ -72,7 +72,7 @@ def test_a_map_to_itself_agrees(place: Path, capsys: pytest.CaptureFixture[str])
 
 def test_json_has_the_documented_parts(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = as_json(place, capsys)
-    assert {"arms", "figures", "verdict", "curve", "beyond", "hold_back", "turns", "gate"} <= found.keys()
+    assert {"arms", "figures", "verdict", "curve", "beyond", "longer", "turns", "gate"} <= found.keys()
     assert found["map"]["calibrated_positions"] == 128
     assert found["beyond"]["kind"] == "refused"
 
@@ -81,6 +81,8 @@ def test_the_verdict_is_printed_last(place: Path, capsys: pytest.CaptureFixture[
     assert run(app, own(place)) == 0
     said = capsys.readouterr()
     assert "verdict: do not use" in said.out
+    last = said.out.splitlines()[-1]
+    assert last.startswith("verdict on contexts longer than those calibrated: not judged, no item has")
     assert "agreement over 32 tokens" in said.out
     assert "gate: native KV injected again" in said.err
 
@@ -115,6 +117,20 @@ def test_a_run_is_recorded(place: Path, tmp_path: Path) -> None:
 def test_bundled_tasks_and_own_items_together(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more = ("--tasks", "recall", "--limit", "2", "--context-tokens", "64")
     assert as_json(place, capsys, *more)["items"] == {"items": 2, "recall": 2}
+
+
+def test_longer_contexts_are_judged_apart(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ("--tasks", "recall", "--limit", "6", "--longer-tokens", "200")
+    assert run(app, words(place, *more)) == 0
+    said = capsys.readouterr().out
+    assert "6 recall; 6 documents" in said
+    assert "6 items have contexts of more than the 128 calibrated positions" in said
+    assert said.splitlines()[-1].startswith("verdict on contexts of 1")
+    assert "longer than the 128 calibrated positions: do not use; " in said
+
+
+def test_a_requirement_may_be_of_longer_contexts(place: Path) -> None:
+    assert run(app, own(place, "--require", "longer_top1>=0.1")) == 1
 
 
 def test_documents_of_the_fit_are_left_out(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,8 +170,9 @@ def test_a_file_that_is_no_map_is_refused_before_a_model_is_loaded(place: Path) 
         (["--tasks", "riddles"], "no task 'riddles'"),
         (["--hold-back", "0"], "--hold-back"),
         (["--hold-back", "x"], "--hold-back"),
-        (["--limit", "0"], "--limit at least 1"),
+        (["--limit", "0"], "--limit is at least 1"),
         (["--context-tokens", "8"], "--context-tokens is at least 32"),
+        (["--longer-tokens", "8"], "--longer-tokens is at least 32"),
         (["--tasks", ""], "--tasks '': names none"),
         (["--seed", "-1"], "--seed -1: from 0"),
         (["--threads", "0"], "--threads 0: at least 1"),

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -89,6 +94,30 @@ def test_a_training_out_of_time_goes_on_by_the_same_command(
     assert not beside.exists()
 
 
+def test_a_training_that_is_killed_goes_on_by_the_same_command(
+    place: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """kill -9, as soon as something was kept: of the closed form, unless the test was held up."""
+    from kvferry.handoff.crossing.file import open_cross_map
+
+    out, beside = tmp_path / "map", tmp_path / "map.checkpoint"
+    words = train_words(place, out, "--checkpoint-seconds", "0")
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "kvferry", "handoff", *words], stdout=log, stderr=log
+        )
+        deadline = time.monotonic() + 120
+        while not beside.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.002)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(timeout=30)
+    assert beside.exists(), (tmp_path / "log").read_text()
+    assert not out.exists()
+    assert main(words) == 0
+    assert "going on" in capsys.readouterr().err
+    assert open_cross_map(out).digest() == open_cross_map(trained).digest()
+
+
 def test_another_text_is_trained_on_and_not_gone_on_with(place: Path, tmp_path: Path) -> None:
     from kvferry.handoff.crossing.file import open_cross_map
 
@@ -124,6 +153,7 @@ def test_a_map_knows_what_it_must_not_be_measured_on(place: Path, trained: Path)
         (["--held-out", "0"], "--held-out 0: an interval needs 6"),
         (["--text", "/nope"], "--text /nope"),
         (["--width", "100"], "width 100: write a multiple of 16"),
+        (["--checkpoint-seconds", "-1"], "--checkpoint-seconds -1: must be 0 or more"),
         (["--seed", "-1"], "seed must be at least 0"),
         (["--source-layers", "0"], "source-layers must be at least 1"),
     ],

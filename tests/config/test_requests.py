@@ -23,9 +23,17 @@ def test_every_field_is_read() -> None:
         "decision_id": "d-1",
         "max_load_tokens": 0,
         "deadline_seconds": 2,
+        "handoff_tokens": 64,
+        "accept_mapped": False,
     }
     assert parse_request_fields({"kvferry": fields}) == RequestFields(
-        boundary_tokens=1536, data_class="public", decision_id="d-1", max_load_tokens=0, deadline_seconds=2.0
+        boundary_tokens=1536,
+        data_class="public",
+        decision_id="d-1",
+        max_load_tokens=0,
+        deadline_seconds=2.0,
+        handoff_tokens=64,
+        accept_mapped=False,
     )
 
 
@@ -51,6 +59,8 @@ def test_that_word_is_not_ours_to_take() -> None:
         ({"deadline_seconds": 0}, "kvferry.deadline_seconds"),
         ({"deadline_seconds": math.inf}, "kvferry.deadline_seconds"),
         ({"deadline_seconds": "5ms"}, "kvferry.deadline_seconds"),
+        ({"accept_mapped": "no"}, "kvferry.accept_mapped: 'no' is neither; write true or false"),
+        ({"accept_mapped": 1}, "kvferry.accept_mapped"),
         ({"data_class": ""}, "kvferry.data_class"),
         ({"decision_id": "x" * 257}, "kvferry.decision_id"),
         ([], "is not an object"),

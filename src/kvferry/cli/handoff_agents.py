@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from .handoff_figures import figure_cells
+from .handoff_options import Device, Dtype, Threads
 from .handoff_pair import open_pair, say
 from .output import Json, write_columns, write_json
 
@@ -31,9 +32,9 @@ def agents(
     hold_back: int = 8,
     summary_tokens: int = 0,
     seed: int = 0,
-    dtype: str = "float32",
-    device: str = "cpu",
-    threads: int | None = None,
+    dtype: Dtype = "float32",
+    device: Device = "cpu",
+    threads: Threads = None,
     json: Json = False,
 ) -> int:
     """Let SOURCE's agent read a document and hand over to TARGET's, which must answer about it.
@@ -61,12 +62,6 @@ def agents(
         Tokens of a summary that the first agent writes for the second; 0: none is written.
     seed
         Of documents and of the random mapper.
-    dtype
-        What the models compute in.
-    device
-        cpu or cuda.
-    threads
-        Threads of a CPU; torch's own choice where not given.
     """
     from ..engines.transformers.capture import check_computing
     from ..handoff.crossing.file import open_cross_map

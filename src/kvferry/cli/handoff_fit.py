@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from ..errors import ModelError, UsageError
+from .handoff_options import CheckpointSeconds, Device, Dtype, Threads, check_checkpoint_seconds
 from .handoff_pair import check_new_file, open_pair, say
 from .output import Json, write_columns, write_json
 
@@ -44,11 +45,11 @@ def fit(
     most_layers: int = 4,
     stride: int = 1,
     mlp: bool = False,
-    checkpoint_seconds: float = 120.0,
+    checkpoint_seconds: CheckpointSeconds = 120.0,
     fresh: bool = False,
-    dtype: str = "float32",
-    device: str = "cpu",
-    threads: int | None = None,
+    dtype: Dtype = "float32",
+    device: Device = "cpu",
+    threads: Threads = None,
     json: Json = False,
 ) -> int:
     """Fit a map from SOURCE's KV to TARGET's, two models of one family and one tokenizer.
@@ -84,16 +85,8 @@ def fit(
         Every so many tokens become a row.
     mlp
         Add a small network where it helps on validation documents.
-    checkpoint_seconds
-        A fit that is killed loses at most so much of its work, and the sequence it was at.
     fresh
         Begin anew, whatever an earlier fit has kept.
-    dtype
-        What the models compute in.
-    device
-        cpu or cuda.
-    threads
-        Threads of a CPU; torch's own choice where not given.
     """
     from ..engines.transformers.capture import check_computing
     from ..handoff.mapping.checkpoint import Checkpoint
@@ -103,8 +96,7 @@ def fit(
     from ..handoff.mapping.rows import Recipe
     from ..handoff.mapping.texts import read_documents, split_documents
 
-    if checkpoint_seconds < 0:
-        raise UsageError(f"--checkpoint-seconds {checkpoint_seconds:g}: must be 0 or more")
+    check_checkpoint_seconds(checkpoint_seconds)
     for option, given in (("--layers", layers), ("--most-layers", most_layers), ("--stride", stride)):
         if given is not None and given < 1:
             raise UsageError(f"{option} {given}: must be 1 or more")
@@ -163,9 +155,9 @@ def apply(
     tokens: int = 2048,
     offset: int = 0,
     repeats: int = 3,
-    dtype: str = "float32",
-    device: str = "cpu",
-    threads: int | None = None,
+    dtype: Dtype = "float32",
+    device: Device = "cpu",
+    threads: Threads = None,
     json: Json = False,
 ) -> int:
     """Map the KV of a prompt, and time that beside the target's own prefill of it.
@@ -186,12 +178,6 @@ def apply(
         Position of the prompt's first token in the target.
     repeats
         Times that each is measured; the median is shown.
-    dtype
-        What the models compute in.
-    device
-        cpu or cuda.
-    threads
-        Threads of a CPU; torch's own choice where not given.
     """
     from ..engines.transformers.capture import check_computing
     from ..handoff.mapping.file import load_map

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Literal
 
 from ..clock import MonotonicClock
 from ..config import resolve_secret
@@ -16,7 +14,8 @@ from ..gate.facts import GateTerms
 from ..handoff.wire.codecs import canonical_codec
 from ..keys.pool import secret_of
 from ..units import parse_seconds
-from .handoff_roles import Overrides, begin, numbered, open_runner, say_json
+from .handoff_options import ConfigFile, ExitWithParent, HandoffId, KvDtype, Overrides, RoleThreads
+from .handoff_roles import begin, numbered, open_runner, say_json
 from .handoff_tables import receive_table
 from .output import Json
 
@@ -40,12 +39,12 @@ def receive(
     deadline: str = "60s",
     grace: str = "5s",
     policy: _Policy = "rule",
-    id_: Annotated[str, Parameter(name="--id")] = "handoff",
+    id_: HandoffId = "handoff",
     record: Path | None = None,
-    threads: int = 1,
-    dtype: str = "float32",
-    exit_with_parent: bool = False,
-    config: Path | None = None,
+    threads: RoleThreads = 1,
+    dtype: KvDtype = "float32",
+    exit_with_parent: ExitWithParent = False,
+    config: ConfigFile = None,
     set_: Overrides = (),
     json: Json = False,
 ) -> int:
@@ -69,8 +68,8 @@ def receive(
     answer_tokens
         Tokens to say behind each prompt, the likeliest each.
     accept_mapped
-        The requests' word that KV mapped from another model may serve them. It is an estimate: the answer is
-        not that of local prefill. Without it such KV is refused, and the prompt computed here.
+        Permit KV that was mapped from another model. It is an estimate: the answer is not that of local
+        prefill. Without it, and where a request refuses such KV, the prompt is computed here.
     wait
         Longest wait for an offer.
     deadline
@@ -79,20 +78,8 @@ def receive(
         How long a sender that was cut off may take to come back.
     policy
         rule (the gate decides), always, or never.
-    id_
-        As the sender's; matters through a tier.
     record
         Folder for records, which kvferry why reads.
-    threads
-        Threads of one forward pass.
-    dtype
-        Numbers of weights and KV: float32, bfloat16 or float16.
-    exit_with_parent
-        End when standard input is closed.
-    config
-        YAML file of settings: tenant and its secret count here.
-    set_
-        One setting, as NAME=VALUE. Can be repeated.
     json
         Print one JSON object a hand-off, instead of a table.
     """
@@ -107,8 +94,9 @@ def receive(
     runner = open_runner(loaded, model, dtype, threads)
 
     from ..handoff.transports import address as addresses
+    from ..measure.handoff.decoding import DecodeNode
     from ..measure.handoff.lines import receive_line
-    from ..measure.handoff.nodes import DecodeNode, handoff_namespace
+    from ..measure.handoff.namespace import handoff_namespace
     from ..measure.handoff.records import handoff_record
     from ..runs.directory import RunDirectory
 
@@ -154,7 +142,7 @@ def receive(
                 wait_seconds=spans[0],
                 seconds=spans[1],
                 grace_seconds=spans[2],
-                accept_mapped=accept_mapped,
+                permit_mapped=accept_mapped,
             )
             line = receive_line(answered, runner.tokenizer.decode(list(answered.token_ids)))
             lines.append(line)

@@ -8,10 +8,9 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from cyclopts import Parameter
 
 from ..config import Loaded, cache_dir, load
 from ..errors import MissingExtra, UsageError
@@ -19,9 +18,7 @@ from ..errors import MissingExtra, UsageError
 if TYPE_CHECKING:
     from ..engines.transformers.runner import Runner
 
-__all__ = ["Overrides", "begin", "numbered", "open_runner", "say_json"]
-
-Overrides = Annotated[tuple[str, ...], Parameter(name="--set", negative=())]
+__all__ = ["begin", "numbered", "open_runner", "say_json"]
 
 
 def begin(config: Path | None, overrides: tuple[str, ...], threads: int, exit_with_parent: bool) -> Loaded:

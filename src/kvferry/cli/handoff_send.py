@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from ..clock import MonotonicClock
-from ..config import resolve_secret
+from ..config import RequestFields, resolve_secret
 from ..errors import UsageError
 from ..handoff.wire.codecs import canonical_codec
 from ..keys.pool import secret_of
 from ..units import parse_rate, parse_seconds
-from .handoff_roles import Overrides, begin, numbered, open_runner, say_json
+from .handoff_options import ConfigFile, ExitWithParent, HandoffId, KvDtype, Overrides, RoleThreads
+from .handoff_roles import begin, numbered, open_runner, say_json
 from .handoff_tables import send_table
 from .output import Json
 
@@ -37,14 +38,15 @@ def send(
     limit: str | None = None,
     probe: bool = False,
     wait: bool = False,
-    id_: Annotated[str, Parameter(name="--id")] = "handoff",
+    id_: HandoffId = "handoff",
     chunk_tokens: int = 512,
     map_: Annotated[Path | None, Parameter(name="--map")] = None,
     receiver: Path | None = None,
-    threads: int = 1,
-    dtype: str = "float32",
-    exit_with_parent: bool = False,
-    config: Path | None = None,
+    accept_mapped: Annotated[bool | None, Parameter(negative="--no-accept-mapped")] = None,
+    threads: RoleThreads = 1,
+    dtype: KvDtype = "float32",
+    exit_with_parent: ExitWithParent = False,
+    config: ConfigFile = None,
     set_: Overrides = (),
     json: Json = False,
 ) -> int:
@@ -75,25 +77,16 @@ def send(
         Measure the link first: round trip and bandwidth.
     wait
         Through a tier: wait until a receiver has it, instead of leaving it there.
-    id_
-        Names the hand-off; with several prompts, -1, -2 and so on are added. Matters through a tier.
     chunk_tokens
         Most tokens of one layer in one message; a multiple of 32.
     map_
         Carry the KV to another model through a map of kvferry handoff fit; needs --receiver. Such KV is
-        lossy, and is taken only where the request accepts it.
+        lossy, and is taken only where the receiver permits it (its own --accept-mapped).
     receiver
         File with the first line that the receiver printed: whose KV is to be made.
-    threads
-        Threads of one forward pass.
-    dtype
-        Numbers of weights and KV: float32, bfloat16 or float16.
-    exit_with_parent
-        End when standard input is closed.
-    config
-        YAML file of settings: tenant and its secret count here.
-    set_
-        One setting, as NAME=VALUE. Can be repeated.
+    accept_mapped
+        The request's own word on mapped KV, as its field accept_mapped has it; it goes with the offer. With
+        --no-accept-mapped the receiver computes the prompt, whatever it permits.
     json
         Print one JSON object a hand-off, instead of a table.
     """
@@ -113,7 +106,8 @@ def send(
     from ..handoff.transports.limited import LimitedOutgoing
     from ..handoff.transports.probe import measure_link
     from ..measure.handoff.lines import send_line
-    from ..measure.handoff.nodes import PrefillNode, handoff_namespace
+    from ..measure.handoff.namespace import handoff_namespace
+    from ..measure.handoff.prefilling import PrefillNode
 
     clock = MonotonicClock()
     space = handoff_namespace(loaded.config, runner)
@@ -149,6 +143,7 @@ def send(
                 sunk=not ask_first,
                 seconds=seconds,
                 chunk_tokens=chunk_tokens,
+                fields=RequestFields(accept_mapped=accept_mapped),
             )
         finally:
             dialer.close()

@@ -16,6 +16,7 @@ import msgspec
 from ..errors import UsageError
 from ..units import parse_seconds
 from .handoff_figures import figure_cells
+from .handoff_options import CheckpointSeconds, Device, Dtype, Threads, check_checkpoint_seconds
 from .handoff_pair import check_new_file, open_pair, say
 from .output import Json, write_columns, write_json
 
@@ -40,6 +41,7 @@ def train(
     facts_share: float = 0.5,
     time_limit: str = "12min",
     checkpoint: Path | None = None,
+    checkpoint_seconds: CheckpointSeconds = 60.0,
     source_layers: int = 4,
     width: int = 512,
     blocks: int = 2,
@@ -48,9 +50,9 @@ def train(
     pieces_a_step: int = 2,
     held_out: int = 24,
     seed: int = 0,
-    dtype: str = "float32",
-    device: str = "cpu",
-    threads: int | None = None,
+    dtype: Dtype = "float32",
+    device: Device = "cpu",
+    threads: Threads = None,
     json: Json = False,
 ) -> int:
     """Train a map from SOURCE's KV to TARGET's, two models of different families and tokenizers.
@@ -104,12 +106,6 @@ def train(
         Documents to judge on, six at least.
     seed
         Of everything that is drawn.
-    dtype
-        What the models compute in.
-    device
-        cpu or cuda.
-    threads
-        Threads of a CPU; torch's own choice where not given.
     """
     from ..engines.transformers.capture import check_computing
     from ..handoff.crossing.crossmap import CrossMap
@@ -118,7 +114,8 @@ def train(
     from ..measure.crossing.device import device_name
     from ..measure.crossing.judging import beats_controls, gains_of, suffix_nlls, training_gain
     from ..measure.crossing.pieces import Pieces
-    from ..measure.crossing.train import Recipe, facts_of, train
+    from ..measure.crossing.recipe import Recipe
+    from ..measure.crossing.train import facts_of, train
     from ..measure.retention.intervals import FEWEST
 
     limit = parse_seconds(time_limit)
@@ -139,6 +136,7 @@ def train(
     )
     if held_out < FEWEST:
         raise UsageError(f"--held-out {held_out}: an interval needs {FEWEST} documents at least")
+    check_checkpoint_seconds(checkpoint_seconds)
     check_computing(dtype=dtype, device=device, threads=threads)
     place = out.with_name(out.name + ".checkpoint") if checkpoint is None else checkpoint
     check_new_file("--out", out)
@@ -165,7 +163,16 @@ def train(
             f"{suffix_tokens} of suffix, an interval needs {FEWEST}: give more text, 15 of 100 documents "
             "are for the test"
         )
-    trained = train(ours, theirs, pieces, recipe, seconds=float(limit), checkpoint=place, say=say)
+    trained = train(
+        ours,
+        theirs,
+        pieces,
+        recipe,
+        seconds=float(limit),
+        checkpoint=place,
+        checkpoint_seconds=checkpoint_seconds,
+        say=say,
+    )
     kept, began = CrossMap(trained.network, dtype=theirs.dtype), time.perf_counter()
     begun = CrossMap(trained.started, dtype=theirs.dtype)
     say(f"asking {len(checked)} validation pieces whether training has helped")

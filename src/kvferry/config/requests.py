@@ -36,6 +36,9 @@ class RequestFields(msgspec.Struct, frozen=True, kw_only=True):
     """Longest wait for a load, from the request's arrival."""
     handoff_tokens: int | None = None
     """Tokens that the replica which did this request's prefill publishes for it."""
+    accept_mapped: bool | None = None
+    """Whether KV that was mapped from another model, which is lossy, may serve this request: the caller's
+    consent. It needs the operator's permission besides."""
     gives: bool = False
     """Another replica will decode: publish the prompt whatever its popularity (`do_remote_decode`)."""
 
@@ -68,6 +71,7 @@ def parse_request_fields(params: Mapping[str, Any] | None) -> RequestFields:
         max_load_tokens=_tokens(given, "max_load_tokens"),
         deadline_seconds=_seconds(given, "deadline_seconds"),
         handoff_tokens=_tokens(given, "handoff_tokens"),
+        accept_mapped=_word(given, "accept_mapped"),
         gives=gives,
     )
 
@@ -93,6 +97,13 @@ def _seconds(given: Mapping[str, Any], key: str) -> float | None:
     ):
         raise ConfigError(f"{_NAME}.{key}: {value!r} is no number of seconds above 0; write one such as 2.5")
     return float(value)
+
+
+def _word(given: Mapping[str, Any], key: str) -> bool | None:
+    value = given.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise ConfigError(f"{_NAME}.{key}: {value!r} is neither; write true or false")
+    return value
 
 
 def _text(given: Mapping[str, Any], key: str) -> str | None:

@@ -17,6 +17,7 @@ __all__ = [
     "Gate",
     "HoldBack",
     "Interval",
+    "Longer",
     "MapFacts",
     "Refused",
     "Required",
@@ -83,6 +84,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     continuation_tokens: int
     hold_back: tuple[int, ...]
     seed: int
+    longer_tokens: int | None = None
+    """Contexts of the bundled items that are longer than calibrated; None: there are none."""
 
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +121,29 @@ class Beyond(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="b
     top1: dict[str, Figure]
     lost_top1: dict[str, Figure]
     """Inside less beyond, paired."""
+
+
+class Longer(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="longer"):
+    """Items whose contexts have more tokens than positions were calibrated; in no other figure."""
+
+    items: int
+    documents: int
+    continued_documents: int
+    """Those with a continuation."""
+    calibrated: int
+    shortest: int
+    """Tokens of the target in the shortest of the contexts, and in the longest."""
+    longest: int
+    nll_per_character: dict[str, Figure]
+    kl: dict[str, Figure]
+    top1: dict[str, Figure]
+    """Over the first 32 tokens of the continuation."""
+    gains: dict[str, Figure]
+    floor_retention: Figure
+    accuracy: dict[str, dict[str, Figure]]
+    """By task and arm, as over the other items."""
+    retention: Figure
+    """Answers right, of the target's."""
 
 
 class HoldBack(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,6 +187,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """No better than a control: nothing carried over."""
     reasons: tuple[str, ...]
     thresholds: dict[str, float]
+    longer: str = ""
+    """The word on contexts that are longer than the calibrated positions, in a line of its own."""
 
 
 class Required(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,10 +214,12 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     gate: Gate
     arms: dict[str, Arm]
     documents: int
+    """Like `items`, of those whose contexts are within the calibrated positions; `longer` counts its own."""
     items: dict[str, int]
     """By task; "items" are the user's."""
     figures: dict[str, Figure]
-    """The figures that --require knows, all of the mapped arm."""
+    """The figures that --require knows, all of the mapped arm. Here and in all that follows but `longer`: of
+    items whose contexts are within the calibrated positions."""
     nll_per_character: dict[str, Figure]
     """Of the continuation, by arm: the measure that two tokenizers share."""
     nll_per_token: dict[str, Figure]
@@ -209,6 +239,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     beyond: Beyond | Refused
     hold_back: tuple[HoldBack, ...]
     turns: Turns | Refused
+    longer: Longer | Refused = Refused(reason="written before such items were told apart")
     notes: tuple[str, ...]
     seconds: dict[str, float]
     verdict: Verdict

@@ -103,3 +103,35 @@ def test_codes_are_the_directions_of_most_variance() -> None:
 def test_target_rows_are_unturned() -> None:
     here, there = target_rows(TARGET, prefill(TARGET, 5)), target_rows(TARGET, prefill(TARGET, 5, start=90))
     torch.testing.assert_close(here, there, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("at", [1, 7, 30])
+def test_a_calibration_that_was_kept_goes_on_to_the_same_network(at: int) -> None:
+    """Of rows that wait still, and of rows that have been summed up."""
+    made = shape(width=8, blocks=1)
+    generator = torch.Generator().manual_seed(5)
+    codes = torch.randn(30, 4, generator=generator)
+
+    def read(calibration: Calibration, numbers: range) -> Calibration:
+        for number in numbers:
+            text = context(60, number)
+            rows = source_rows(SOURCE, prefill(SOURCE, len(text.source_ids), number), made.reads)
+            native = torch.randn(60, OUTPUTS, generator=torch.Generator().manual_seed(number))
+            aligned = align(text.source_spans, text.target_spans)
+            calibration.add(rows, torch.tensor(text.target_ids), aligned, native, held_out=number % 4 == 3)
+        return calibration
+
+    whole = read(Calibration(made, codes, seed=2), range(40))
+    kept = {
+        name: one.clone() for name, one in read(Calibration(made, codes, seed=2), range(at)).tensors().items()
+    }
+    again = read(Calibration.of(made, kept, torch.device("cpu"), seed=2), range(at, 40))
+    assert (again.tokens, again.texts) == (whole.tokens, whole.texts)
+    ours, theirs = again.solve(), whole.solve()
+    assert (ours.full_r2, ours.relative_lambda, ours.rows) == (
+        theirs.full_r2,
+        theirs.relative_lambda,
+        theirs.rows,
+    )
+    wanted = theirs.network.numbers()
+    assert all(torch.equal(one, wanted[name]) for name, one in ours.network.numbers().items())

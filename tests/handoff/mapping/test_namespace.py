@@ -69,19 +69,24 @@ def test_no_key_of_the_native_namespace_leads_to_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found", "opted_in", "words"),
+    ("wanted", "found", "permitted", "accepted", "words"),
     [
-        (TARGET, TARGET, False, None),
-        (TARGET, MAPPED, True, None),
-        (TARGET, MAPPED, False, "does not accept"),
-        (SOURCE, MAPPED, True, "another namespace"),
-        (TARGET, SOURCE, True, "another namespace"),
-        (MAPPED, MAPPED, True, "never what is looked up"),
-        (MAPPED, TARGET, True, "never what is looked up"),
+        (TARGET, TARGET, False, False, None),
+        (TARGET, MAPPED, True, True, None),
+        (TARGET, MAPPED, True, None, None),
+        (TARGET, MAPPED, True, False, "the request does not accept it"),
+        (TARGET, MAPPED, False, True, "this node does not permit it"),
+        (TARGET, MAPPED, False, None, "this node does not permit it"),
+        (SOURCE, MAPPED, True, True, "another namespace"),
+        (TARGET, SOURCE, True, True, "another namespace"),
+        (MAPPED, MAPPED, True, True, "never what is looked up"),
+        (MAPPED, TARGET, True, True, "never what is looked up"),
     ],
 )
-def test_who_may_use_what(wanted: Namespace, found: Namespace, opted_in: bool, words: str | None) -> None:
-    answer = refusal(wanted, found, opted_in=opted_in)
+def test_who_may_use_what(
+    wanted: Namespace, found: Namespace, permitted: bool, accepted: bool | None, words: str | None
+) -> None:
+    answer = refusal(wanted, found, permitted=permitted, accepted=accepted)
     assert answer is None if words is None else answer is not None and words in answer
 
 

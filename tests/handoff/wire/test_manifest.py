@@ -57,6 +57,15 @@ def test_nonsense_is_refused_on_either_side(changes: dict[str, Any]) -> None:
         msgspec.structs.replace(manifest_of(), **changes)
 
 
+@pytest.mark.parametrize("word", [None, True, False])
+def test_the_requests_word_on_mapped_kv_crosses(word: bool | None) -> None:
+    """Left out where nothing is said, as in manifests from before there was such a word."""
+    manifest = msgspec.structs.replace(manifest_of(), accept_mapped=word)
+    data = seal(manifest, SECRET)
+    assert unseal(data, SECRET).accept_mapped is word
+    assert (b"accept_mapped" in data) is (word is not None)
+
+
 def test_an_unknown_field_is_refused() -> None:
     document = msgspec.to_builtins(manifest_of()) | {"more": 1}
     with pytest.raises(msgspec.ValidationError, match="more"):

@@ -11,7 +11,8 @@ from kvferry.errors import UsageError
 from kvferry.handoff.crossing.crossmap import CrossMap
 from kvferry.measure.crossing.agents import WAYS, AgentsFound, Task, run_agents
 from kvferry.measure.crossing.pieces import Pieces
-from kvferry.measure.crossing.train import Recipe, train
+from kvferry.measure.crossing.recipe import Recipe
+from kvferry.measure.crossing.train import train
 from kvferry.runs.retention_summary import Interval
 
 

@@ -9,7 +9,7 @@ import pytest
 from kvferry.errors import UsageError
 from kvferry.handoff.mapping.texts import Document
 from kvferry.measure.crossing.pieces import Pieces
-from kvferry.measure.crossing.reading import context_of, leading_marks
+from kvferry.measure.retention.reader import Reader, leading_marks, read_context
 from kvferry.measure.retention.tasks.library import digest_of
 
 OTHERS = [Document("other", "no window is cut from this")]
@@ -78,7 +78,7 @@ def test_digests_are_those_that_an_evaluation_knows(
 
 
 def test_a_mark_before_the_text_is_known(source: Any, target: Any) -> None:
-    context = context_of("bakeba", source, target)
+    context = read_context("bakeba", Reader(source), Reader(target))
     assert leading_marks(context.source_spans) == 1
     assert leading_marks(context.target_spans) == 0
 

@@ -13,9 +13,11 @@ import torch
 from kvferry.errors import FormatError, UsageError
 from kvferry.handoff.crossing.crossmap import CrossFacts, CrossMap
 from kvferry.measure.crossing.behind import suffix_nll
+from kvferry.measure.crossing.calibrating import calibrate
 from kvferry.measure.crossing.judging import beats_controls, gains_of, suffix_nlls, training_gain
 from kvferry.measure.crossing.pieces import Pieces
-from kvferry.measure.crossing.train import Recipe, Trained, calibrate, facts_of, train
+from kvferry.measure.crossing.recipe import Recipe
+from kvferry.measure.crossing.train import Trained, facts_of, train
 from kvferry.runs.retention_summary import Interval, Refused
 
 SIZES: dict[str, int] = {"context_tokens": 24, "suffix_tokens": 6}
@@ -138,31 +140,103 @@ def test_both_models_stay_as_they_were(source: Any, target: Any, pieces: Pieces)
     assert all(one.grad is None for one in after)
 
 
+class Killed(Exception):
+    """Stands for a process that ends."""
+
+
+class Mortal:
+    """Pieces that end the training after so many."""
+
+    def __init__(self, pieces: Pieces, left: int) -> None:
+        self.pieces, self.digests, self.left = pieces, pieces.digests, left
+
+    def piece(self, number: int, *, validation: bool = False) -> Any:
+        if not self.left:
+            raise Killed
+        self.left -= 1
+        return self.pieces.piece(number, validation=validation)
+
+
+def assert_same(found: Trained, whole: Trained) -> None:
+    assert (found.steps, found.tokens, found.losses) == (whole.steps, whole.tokens, whole.losses)
+    assert (found.calibration_r2, found.kept_share) == (whole.calibration_r2, whole.kept_share)
+    assert found.calibration_tokens == whole.calibration_tokens
+    for ours, theirs in ((found.network, whole.network), (found.started, whole.started)):
+        theirs_by_name = theirs.numbers()
+        for name, numbers in ours.numbers().items():
+            assert torch.equal(numbers, theirs_by_name[name])
+
+
+@pytest.mark.parametrize("code_width", [0, 8])
+def test_a_closed_form_that_dies_again_and_again_ends_as_one_that_did_not(
+    source: Any, target: Any, pieces: Pieces, place: Path, code_width: int
+) -> None:
+    """It dies before its first piece, and behind every one that follows."""
+    recipe = msgspec.structs.replace(SHORT, code_width=code_width, tokens=0)
+    whole = train(source, target, pieces, recipe)
+    deaths = 0
+    for _ in range(60):
+        try:
+            found = train(
+                source,
+                target,
+                Mortal(pieces, 1),  # type: ignore[arg-type]
+                recipe,
+                checkpoint=place,
+                checkpoint_seconds=0,
+            )
+        except Killed:
+            deaths += 1
+            continue
+        break
+    assert deaths > 10
+    assert_same(found, whole)
+
+
+def test_a_closed_form_loses_no_more_than_its_interval(
+    source: Any, target: Any, pieces: Pieces, place: Path
+) -> None:
+    said: list[str] = []
+    for _ in range(2):
+        with pytest.raises(Killed):
+            train(
+                source,
+                target,
+                Mortal(pieces, 7),
+                SHORT,
+                checkpoint=place,
+                checkpoint_seconds=0,
+                say=said.append,
+            )  # type: ignore[arg-type]
+    assert [line for line in said if "going on with the closed form behind 7 pieces" in line]
+    with pytest.raises(Killed):
+        train(source, target, Mortal(pieces, 0), SHORT, checkpoint=place, say=said.append)  # type: ignore[arg-type]
+    assert "behind 14 pieces" in said[-1]
+
+
+def test_a_closed_form_of_another_training_is_refused(
+    source: Any, target: Any, pieces: Pieces, documents: Any, validation: Any, place: Path
+) -> None:
+    with pytest.raises(Killed):
+        train(source, target, Mortal(pieces, 5), SHORT, checkpoint=place, checkpoint_seconds=0)  # type: ignore[arg-type]
+    other = Pieces(documents[1:], validation, source, target, **SIZES)
+    with pytest.raises(FormatError, match="a checkpoint with text '"):
+        train(source, target, other, SHORT, checkpoint=place)
+    wider = msgspec.structs.replace(SHORT, width=32)
+    with pytest.raises(FormatError, match="a checkpoint with width 64, not 32"):
+        train(source, target, pieces, wider, checkpoint=place)
+
+
 def test_a_killed_training_goes_on_to_the_same_end(
     source: Any, target: Any, pieces: Pieces, place: Path
 ) -> None:
     whole = train(source, target, pieces, SHORT)
     ended = train(source, target, pieces, SHORT, checkpoint=place, seconds=0)
     assert (ended.steps, ended.finished) == (0, False)
-    half = msgspec.structs.replace(SHORT, tokens=SHORT.tokens)
-
-    class Killed(Exception):
-        pass
-
-    class Fragile:
-        digests = pieces.digests
-
-        def piece(self, number: int) -> Any:
-            if number == 20:
-                raise Killed
-            return pieces.piece(number)
-
     with pytest.raises(Killed):
-        train(source, target, Fragile(), half, checkpoint=place, checkpoint_seconds=0)  # type: ignore[arg-type]
+        train(source, target, Mortal(pieces, 20), SHORT, checkpoint=place, checkpoint_seconds=0)  # type: ignore[arg-type]
     found = train(source, target, pieces, SHORT, checkpoint=place)
-    assert (found.steps, found.tokens, found.losses) == (whole.steps, whole.tokens, whole.losses)
-    for ours, theirs in zip(found.network.parameters(), whole.network.parameters(), strict=True):
-        assert torch.equal(ours, theirs)
+    assert_same(found, whole)
     assert found.seconds["closed form"] == ended.seconds["closed form"]
 
 

@@ -25,7 +25,9 @@ if HAVE_TORCH:
     from kvferry.gate.facts import GateTerms
     from kvferry.handoff.transports.tcp import TcpListener, dial_tcp
     from kvferry.keys.pool import DEFAULT_SECRET
-    from kvferry.measure.handoff.nodes import Answered, DecodeNode, PrefillNode, handoff_namespace
+    from kvferry.measure.handoff.decoding import Answered, DecodeNode
+    from kvferry.measure.handoff.namespace import handoff_namespace
+    from kvferry.measure.handoff.prefilling import PrefillNode
     from model import VOCABULARY, save_tiny_llama
 
 

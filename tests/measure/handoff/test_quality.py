@@ -6,7 +6,7 @@ import pytest
 
 from kvferry.config import load
 from kvferry.engines.transformers.runner import Runner
-from kvferry.measure.handoff.nodes import handoff_namespace
+from kvferry.measure.handoff.namespace import handoff_namespace
 from kvferry.measure.handoff.quality import measure_wire
 
 

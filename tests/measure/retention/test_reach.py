@@ -11,10 +11,11 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from kvferry.engines.transformers.capture import Captured
 from kvferry.errors import UsageError
 from kvferry.handoff.mapping.rope import Rope
+from kvferry.measure.retention.gathering import Wanted
 from kvferry.measure.retention.items import USER_TASK, Item
 from kvferry.measure.retention.reach import far_offset, reach_of, shift_is_seen
 from kvferry.measure.retention.reader import Reader
-from kvferry.measure.retention.run import Wanted, measure_retention
+from kvferry.measure.retention.run import measure_retention
 from kvferry.runs.retention_summary import Beyond, Interval, Refused
 
 from .texts import Identity, continued

@@ -16,8 +16,9 @@ from kvferry.handoff.mapping.file import save_map
 from kvferry.handoff.mapping.passing import fit_map
 from kvferry.handoff.mapping.rows import Recipe
 from kvferry.handoff.mapping.texts import Document, cut_sequences, split_documents
+from kvferry.measure.retention.gathering import Wanted
 from kvferry.measure.retention.opening import open_map
-from kvferry.measure.retention.run import Wanted, measure_retention
+from kvferry.measure.retention.run import measure_retention
 from kvferry.measure.retention.tasks.library import digest_of, library_documents
 from kvferry.runs.retention_summary import Interval, Retention
 

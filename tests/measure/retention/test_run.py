@@ -8,13 +8,18 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 from kvferry.engines.transformers.capture import Captured
 from kvferry.errors import UsageError
+from kvferry.handoff.mapping.contract import Context
+from kvferry.handoff.mapping.shapes import LayerKv, Prefill
+from kvferry.measure.retention.asking import Asked
+from kvferry.measure.retention.gathering import Wanted
 from kvferry.measure.retention.requirements import LESS_IS_BETTER, MORE_IS_BETTER, parse_required
-from kvferry.measure.retention.run import Wanted, measure_retention
+from kvferry.measure.retention.run import measure_retention
 from kvferry.measure.retention.tasks.library import digest_of, library_documents
-from kvferry.runs.retention_summary import Interval, Refused, Retention
+from kvferry.runs.retention_summary import Interval, Longer, Refused, Retention
 
 from .texts import Identity, Noise, asked, continued
 
@@ -50,7 +55,8 @@ def test_the_identity_loses_no_likelihood(exact: Retention) -> None:
 
 
 def test_the_identity_may_be_used(exact: Retention) -> None:
-    assert (exact.verdict.answer, len(exact.verdict.reasons)) == ("use inside the calibrated positions", 1)
+    assert (exact.verdict.answer, exact.verdict.reasons) == ("use inside the calibrated positions", ())
+    assert exact.verdict.longer.startswith("contexts longer than those calibrated: not judged, no item has")
 
 
 def test_noise_is_told_not_to_be_used(noise: Retention) -> None:
@@ -156,6 +162,8 @@ def test_a_map_without_calibrated_positions_is_not_measured_beyond(model: Captur
     found = measure_retention(model, model, Unknown(), wanted())
     assert isinstance(found.beyond, Refused)
     assert found.verdict.answer == "use inside the calibrated positions"
+    assert isinstance(found.longer, Refused)
+    assert "does not say which positions" in found.longer.reason
 
 
 def test_few_documents_meet_no_requirement(model: Captured) -> None:
@@ -186,12 +194,107 @@ def test_documents_that_the_map_names_as_seen_are_left_out(model: Captured) -> N
     assert any("1 documents that the map names" in note for note in found.notes)
 
 
-def test_items_that_reach_beyond_the_calibrated_positions_are_noted(model: Captured) -> None:
-    class Short(Identity):
-        positions = 60
+def test_conversations_that_reach_beyond_the_calibrated_positions_are_noted(exact: Retention) -> None:
+    said = "conversations reach to about position 192, the map was calibrated on 128"
+    assert said in exact.notes
 
-    found = measure_retention(model, model, Short(), wanted())
-    assert any("items reach to position 74, the map was calibrated on 60" in note for note in found.notes)
+
+class Forgetful(Identity):
+    """Exact where it was calibrated; behind that its KV is noise."""
+
+    positions = 60
+
+    def carry(self, context: Context, source: Prefill, positions: torch.Tensor) -> Prefill:
+        noise = Noise().carry(context, source, positions)
+        layers = [
+            LayerKv(
+                torch.cat([own.keys[:, :60], other.keys[:, 60:]], 1),
+                torch.cat([own.values[:, :60], other.values[:, 60:]], 1),
+            )
+            for own, other in zip(source.layers, noise.layers, strict=True)
+        ]
+        return Prefill(layers, positions)
+
+
+class Short(Identity):
+    positions = 60
+
+
+BOTH = (*continued(10), *continued(10, first=10, context=90), *asked(8))
+
+
+@pytest.fixture(scope="module")
+def forgetful(model: Captured) -> Retention:
+    return measure_retention(model, model, Forgetful(), wanted(user_items=BOTH))
+
+
+def test_a_map_that_holds_inside_alone_is_known_for_one(forgetful: Retention) -> None:
+    assert known(forgetful.figures["top1@32"]).value == 1.0
+    assert known(forgetful.figures["longer_top1"]).high < 0.9
+    assert forgetful.verdict.answer == "use inside the calibrated positions"
+    assert "contexts of 90 to 90 tokens, longer than the 60 calibrated positions: do not use" in (
+        forgetful.verdict.longer
+    )
+
+
+def test_longer_items_are_in_no_other_figure(model: Captured, forgetful: Retention) -> None:
+    alone = measure_retention(model, model, Forgetful(), wanted(user_items=(*BOTH[:10], *BOTH[20:])))
+    ours, theirs = (
+        {name: one for name, one in found.figures.items() if not name.startswith(("longer", "slope"))}
+        for found in (alone, forgetful)
+    )
+    assert ours == theirs
+    assert (alone.items, alone.documents) == (forgetful.items, forgetful.documents)
+    assert isinstance(forgetful.longer, Longer)
+    assert (forgetful.longer.items, forgetful.longer.continued_documents) == (10, 10)
+
+
+def test_a_map_that_holds_behind_what_was_calibrated_may_be_used_there(model: Captured) -> None:
+    found = measure_retention(model, model, Short(), wanted(user_items=BOTH))
+    assert (found.verdict.answer, found.verdict.reasons) == ("use", ())
+    assert found.verdict.longer == (
+        "contexts of 90 to 90 tokens, longer than the 60 calibrated positions: use"
+    )
+    assert any("10 items have contexts of more than the 60 calibrated" in note for note in found.notes)
+
+
+def test_longer_contexts_alone_lift_no_no(model: Captured) -> None:
+    found = measure_retention(model, model, Short(), wanted(user_items=BOTH[10:20]))
+    assert known(found.figures["longer_top1"]).value == 1.0
+    assert isinstance(found.figures["top1"], Refused)
+    assert found.verdict.answer == "do not use"
+
+
+def test_bundled_items_are_inside_and_longer_ones_are_asked_for(model: Captured) -> None:
+    plan = Wanted(tasks=("recall", "code"), limit=6, continuation_tokens=24, longer_tokens=160)
+    lengths: dict[str, list[int]] = {}
+    documents: list[str] = []
+
+    def keep(one: Asked) -> None:
+        lengths.setdefault(one.item.task, []).append(one.context_tokens)
+        documents.append(one.item.document)
+
+    found = measure_retention(model, model, Identity(), plan, keep=keep)
+    assert isinstance(found.longer, Longer)
+    assert found.items == {"recall": 6, "code": 6}
+    assert (found.longer.items, found.longer.documents) == (12, 12)
+    assert max(lengths["code"][:6]) <= 128 < min(lengths["code"][6:])
+    assert len(set(documents)) == 24
+    assert (found.settings.context_tokens, found.settings.longer_tokens) == (120, 160)
+    answers = found.longer.accuracy["recall"]
+    assert answers["mapped"] == answers["target"]
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ({"tasks": ("code",), "longer_tokens": 150}, "write 160 or more"),
+        ({"user_items": tuple(continued(6)), "longer_tokens": 200}, "name tasks with --tasks"),
+    ],
+)
+def test_longer_items_that_cannot_be_made_are_refused(model: Captured, plan: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        measure_retention(model, model, Identity(), Wanted(**plan))
 
 
 def test_vocabularies_of_two_sizes_are_compared_over_what_they_share(model: Captured) -> None:

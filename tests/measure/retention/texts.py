@@ -24,12 +24,13 @@ def letters(seed: int, characters: int) -> str:
     return " ".join(words)[:characters]
 
 
-def continued(count: int) -> list[Item]:
-    """Items with a continuation, each of a document of its own."""
+def continued(count: int, *, first: int = 0, context: int = 49) -> list[Item]:
+    """Items with a continuation, each of a document of its own, from the document `first` on."""
     found = []
-    for number in range(count):
-        text = letters(10_000 + number, 74)
-        found.append(Item(task=USER_TASK, document=f"d{number}", context=text[:49], continuation=text[49:]))
+    for number in range(first, first + count):
+        text = letters(10_000 + number, context + 25)
+        parts = {"context": text[:context], "continuation": text[context:]}
+        found.append(Item(task=USER_TASK, document=f"d{number}", **parts))
     return found
 
 

@@ -11,6 +11,7 @@ from kvferry.runs.retention_summary import (
     Gate,
     HoldBack,
     Interval,
+    Longer,
     MapFacts,
     Refused,
     Retention,
@@ -78,6 +79,21 @@ def a_retention() -> Retention:
             top1=_arms(*some),
             lost_top1=_arms("mapped", "raw", "none"),
         ),
+        longer=Longer(
+            items=16,
+            documents=16,
+            continued_documents=8,
+            calibrated=256,
+            shortest=400,
+            longest=512,
+            nll_per_character=_arms(),
+            kl=_arms(),
+            top1=_arms(),
+            gains=_arms("source", "raw", "random", "wrong", "none"),
+            floor_retention=between(0.7, 0.8),
+            accuracy={"needle": _arms(), "all": _arms()},
+            retention=between(0.5, 0.6),
+        ),
         hold_back=tuple(
             HoldBack(
                 tokens=tokens,
@@ -109,5 +125,6 @@ def a_retention() -> Retention:
             failed=False,
             reasons=("agreement is low",),
             thresholds={"top1@32": 0.9, "floor_retention": 0.9, "beyond_top1": 0.9, "documents": 8.0},
+            longer="contexts of 400 to 512 tokens, longer than the 256 calibrated positions: do not use; low",
         ),
     )

@@ -25,6 +25,7 @@ def test_every_question_has_its_section() -> None:
         "horizon-agreement",
         "horizon-nll",
         "beyond",
+        "longer",
         "hold-back",
         "turns",
         "answers",
@@ -37,6 +38,17 @@ def test_the_verdict_comes_first() -> None:
     page = retention_page(a_retention())
     assert (page.verdict[0], page.tone) == ("Do not use.", "bad")
     assert "Fixed beforehand" in page.verdict[-1]
+
+
+def test_longer_contexts_have_a_sentence_and_a_table_of_their_own() -> None:
+    page = retention_page(a_retention())
+    assert "On contexts of 400 to 512 tokens, longer than the 256 calibrated positions: do not use; low." in (
+        page.verdict
+    )
+    (section,) = [one for one in page.sections if one.name == "longer"]
+    assert "16 items of 16 documents, contexts of 400 to 512 tokens" in section.lead
+    assert section.table is not None
+    assert [row[0] for row in section.table.rows][:3] == ["target native", "source alone", "mapped"]
 
 
 def test_a_map_to_be_used_is_good() -> None:
@@ -62,6 +74,7 @@ def test_choices_alone_have_no_curves() -> None:
         curve=(),
         hold_back=(),
         beyond=Refused(reason="no item"),
+        longer=Refused(reason="no item"),
         turns=Refused(reason="no text"),
     )
     assert names(found) == ["turns", "answers", "shares", "how"]

@@ -8,12 +8,13 @@ each head are divided by their own spread first, so that no layer's size decides
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from ...errors import ModelError
+from ..mapping.checkpoint import Kept, named, under
 from ..mapping.ridge import LAMBDAS, best_line
 from ..mapping.rope import strip_rope
 from ..mapping.shapes import ModelKv, Prefill
@@ -80,6 +81,40 @@ class Calibration:
         self._first = torch.zeros(shape.outputs, dtype=torch.float64, device=codes.device)
         self._waiting: dict[bool, list[tuple[torch.Tensor, torch.Tensor]]] = {False: [], True: []}
         self.texts = self.tokens = 0
+
+    def tensors(self) -> Kept:
+        """What it has collected, by name; `of` makes it again."""
+        found: Kept = {
+            # Not computed again: a decomposition may turn a direction round, and sums are about these.
+            "codes": self.network.codes,
+            "first": self._first,
+            "counts": torch.tensor([self.texts, self.tokens]),
+        }
+        for name, moments, waiting in (
+            ("fit", self._fit, self._waiting[False]),
+            ("held", self._held, self._waiting[True]),
+        ):
+            found |= named(name, moments.tensors())
+            for number, (inputs, outputs) in enumerate(waiting):
+                found |= named(f"{name} waits.{number}", {"inputs": inputs, "outputs": outputs})
+        return found
+
+    @classmethod
+    def of(
+        cls, shape: CrossShape, tensors: Mapping[str, torch.Tensor], device: torch.device, *, seed: int = 0
+    ) -> Calibration:
+        """The calibration of this shape and seed whose `tensors` these are."""
+        kept = {name: tensor.to(device) for name, tensor in tensors.items()}
+        made = cls(shape, kept["codes"], seed=seed)
+        made._fit, made._held = Moments.of(under("fit", kept)), Moments.of(under("held", kept))
+        made._first = kept["first"]
+        made.texts, made.tokens = (int(one) for one in kept["counts"])
+        for held_out, name in ((False, "fit waits"), (True, "held waits")):
+            waits = under(name, kept)
+            made._waiting[held_out] = [
+                (waits[f"{number}.inputs"], waits[f"{number}.outputs"]) for number in range(len(waits) // 2)
+            ]
+        return made
 
     @torch.no_grad()
     def add(

@@ -2,7 +2,7 @@
 
 Owns the derived namespace and the one question that a consumer must ask. A map is lossy by declaration: the
 namespace of what it makes differs from the target's native one in its implementation, so no exact lookup
-leads to it; and only a request that says so may use it.
+leads to it; and it is used only where operator and caller let it be.
 """
 
 from __future__ import annotations
@@ -64,11 +64,14 @@ def mapped_from(namespace: Namespace) -> MappedFrom | None:
         raise FormatError(f"namespace field implementation: not a map's mark: {error}") from error
 
 
-def refusal(wanted: Namespace, found: Namespace, *, opted_in: bool) -> str | None:
+def refusal(
+    wanted: Namespace, found: Namespace, *, permitted: bool, accepted: bool | None = None
+) -> str | None:
     """Why KV of namespace `found` may not serve a request for `wanted`; None where it may.
 
-    `opted_in` is the request's own word that it accepts mapped KV. A request always wants a native
-    namespace: equality with a mapped one does not make it exact.
+    `permitted` is the operator's word that mapped KV may serve requests here, `accepted` the caller's own
+    (`accept_mapped` of the request's fields); None: the caller says nothing, and the operator's is enough. A
+    request always wants a native namespace: equality with a mapped one does not make it exact.
     """
     if mapped_from(wanted) is not None:
         return "mapped KV is never what is looked up: ask for the native namespace and accept mapped KV"
@@ -79,8 +82,10 @@ def refusal(wanted: Namespace, found: Namespace, *, opted_in: bool) -> str | Non
         return "another namespace"
     if origin.target != wanted.digest().hex():
         return "mapped for another namespace"
-    if not opted_in:
+    if accepted is False:
         return "mapped KV is lossy and the request does not accept it"
+    if not permitted:
+        return "mapped KV is lossy and this node does not permit it (--accept-mapped)"
     return None
 
 

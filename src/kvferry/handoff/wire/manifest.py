@@ -4,7 +4,8 @@ Owns the document, its limits, and the seal that only a holder of the tenant's s
 carries it as bytes. Refuses to know chunks and memory. Version 1:
 
     32 bytes   BLAKE2b-256 of the JSON, keyed with the tenant's secret, person "kvferry-handoff"
-    the rest   the manifest as one JSON object, every field present, no other accepted
+    the rest   the manifest as one JSON object, every field present, no other accepted; `accept_mapped` alone
+               is left out where the request says nothing
 
 Positions are runs [start, stop) of the prompt, one for a whole prefill; a compacted one keeps the positions
 that its keys were rotated to. `prompt_digest` covers the token ids from the first to the last position:
@@ -51,7 +52,7 @@ _MOST_LAYERS = 1 << 14
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One prefill. Raises `FormatError` for what makes no sense, on either side."""
 
     version: int
@@ -80,6 +81,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The prefill is done: its time is spent whatever is decided."""
     prefill_seconds: float
     """What the sender expects its prefill to take; 0 where it is sunk."""
+    accept_mapped: bool | None = None
+    """The request's own word on KV that was mapped from another model; None: it says nothing."""
 
     def __post_init__(self) -> None:
         if self.version != MANIFEST_VERSION:
@@ -163,6 +166,7 @@ def make_manifest(
     sunk: bool = True,
     prefill_seconds: float = 0.0,
     with_ids: bool = True,
+    accept_mapped: bool | None = None,
 ) -> Manifest:
     """The manifest of the first `tokens` of a prompt; None: all but the last one.
 
@@ -191,6 +195,7 @@ def make_manifest(
         chunk_tokens=chunk_tokens,
         sunk=sunk,
         prefill_seconds=0.0 if sunk else prefill_seconds,
+        accept_mapped=accept_mapped,
     )
 
 

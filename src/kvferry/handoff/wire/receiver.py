@@ -2,8 +2,9 @@
 
 Chunks are taken in order only, and a layer counts as there when every one of its chunks, and every layer
 before it, has been verified, decoded and installed: attention waits at `Layers` and meets nothing else.
-Decoding and installing happen in a thread beside, while the next chunk is read: two chunks of memory. A
-hand-off that fails in any way leaves the request to be computed; nothing of it is kept.
+Decoding and copying to a device happen in a thread beside, while the next chunk is read: two chunks of
+memory. Raw KV arrives where it belongs. A hand-off that fails in any way leaves the request to be computed;
+nothing of it is kept.
 """
 
 from __future__ import annotations
@@ -230,10 +231,14 @@ class _Receiving:
 
     def _read(self, incoming: Incoming, plan: Plan) -> None:
         """All chunks that are still wanted. Nothing is under way in the installing thread on return."""
+        installs = self._slots or (self._kv is not None and self._kv.copies)
         pending: Future[None] | None = None
         try:
             for index in range(self._next, plan.chunks):
                 arrived = self._read_one(incoming, plan, index)
+                if not installs:
+                    arrived()
+                    continue
                 if pending is not None:
                     pending.result()
                 pending = self._installer.submit(arrived)

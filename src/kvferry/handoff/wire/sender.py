@@ -1,13 +1,15 @@
 """Sending a hand-off: offer it, stage and send its chunks layer by layer, go on where it was cut.
 
-One chunk is on the way while the next one is staged (copied from the device, encoded, summed) in a thread
-beside: two chunks of memory, whatever the prefill's size. A layer is sent when its prefill is done, not
+Where chunks are copied from a device or encoded, one is on the way while the next one is staged in a thread
+beside: two chunks of memory, whatever the prefill's size. Raw KV in host memory only wants its checksum, and
+to hand that to another thread costs more than making it. A layer is sent when its prefill is done, not
 before; so with a prefill that still runs, the first layers cross while later ones are computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
@@ -136,22 +138,33 @@ class _Sending:
             )
         if first == self._plan.chunks:
             return
-        coming = self._stager.submit(self._stage, first, outgoing.wants_digest)
-        for index in range(first, self._plan.chunks):
-            payload, digest = coming.result()
-            if index + 1 < self._plan.chunks:
-                coming = self._stager.submit(self._stage, index + 1, outgoing.wants_digest)
-            try:
+        staging = self._manifest.codec != "raw" or self._kv.copies
+        staged = self._staged_beside if staging else self._staged_here
+        with contextlib.closing(staged(first, outgoing.wants_digest)) as chunks:
+            for index, (payload, digest) in enumerate(chunks, first):
                 with self._watch.on("send"):
                     outgoing.chunk(index, payload, digest, self._deadline)
-            except HandoffFailed:
-                # The staging thread must be done with the slots before an attempt uses them again.
-                coming.exception()
-                raise
-            self._bytes += sum(part.nbytes for part in payload)
+                self._bytes += sum(part.nbytes for part in payload)
+
+    def _staged_here(self, first: int, wants_digest: bool) -> Generator[tuple[Rows, bytes], None, None]:
+        for index in range(first, self._plan.chunks):
+            yield self._stage(index, wants_digest)
+
+    def _staged_beside(self, first: int, wants_digest: bool) -> Generator[tuple[Rows, bytes], None, None]:
+        """The same, each chunk made while the one before it is sent."""
+        coming = self._stager.submit(self._stage, first, wants_digest)
+        try:
+            for index in range(first, self._plan.chunks):
+                staged = coming.result()
+                if index + 1 < self._plan.chunks:
+                    coming = self._stager.submit(self._stage, index + 1, wants_digest)
+                yield staged
+        finally:
+            # The staging thread must be done with the slots before an attempt uses them again.
+            coming.exception()
 
     def _stage(self, index: int, wants_digest: bool) -> tuple[Rows, bytes]:
-        """One chunk as it crosses. Only this thread touches `kv`."""
+        """One chunk as it crosses. Of a hand-off, one thread alone calls this and touches `kv`."""
         chunk = self._plan.chunk(index)
         if self._layers is not None:
             self._layers.wait(chunk.layer, self._deadline)

@@ -27,9 +27,9 @@ from ...handoff.mapping.contract import Context
 from ...handoff.mapping.shapes import Prefill
 from ...runs.retention_summary import Figure, Interval
 from ..retention.intervals import FEWEST, PairedBootstrap, wilson
+from ..retention.reader import Reader, leading_marks, read_context
 from .behind import first_tokens, logits_behind
 from .facts import FactDocument, Question, fact_documents
-from .reading import context_of, leading_marks, spans_of
 
 __all__ = ["WAYS", "AgentsFound", "Task", "Way", "run_agents"]
 
@@ -147,10 +147,11 @@ def run_agents(
     control = random_map(made, seed=task.seed)
     names = [name for name in WAYS if task.summary_tokens or name != "summary"]
     tallies = {name: _Tally() for name in names}
+    readers = Reader(source), Reader(target)
     reading, lengths = [], []
     _warm(source, target, documents[0])
     for number, document in enumerate(documents, 1):
-        context = context_of(document.text, source, target)
+        context = read_context(document.text, *readers)
         began = _now(source)
         ours = source.prefill(context.source_ids, queries=True)
         reading.append(_now(source) - began)
@@ -192,7 +193,7 @@ def _hand_over(
     if name == "text":
         return _Held(target.prefill(ids), tokens, ())
     if name == "summary":
-        read = spans_of(target, _summary(source, context, task.summary_tokens))[0]
+        read = Reader(target).tokens(_summary(source, context, task.summary_tokens))[0]
         return _Held(target.prefill(read), len(read), ())
     if name == "compacted":
         whole = target.prefill(ids, queries=True)

@@ -16,9 +16,9 @@ from ...handoff.crossing.crossmap import CrossMap, random_map
 from ...handoff.mapping.shapes import Prefill
 from ...runs.retention_summary import Figure, Interval
 from ..retention.intervals import PairedBootstrap
+from ..retention.reader import leading_marks
 from .behind import first_tokens, suffix_nll
 from .pieces import Piece
-from .reading import leading_marks
 
 __all__ = ["CONTROLS", "beats_controls", "gains_of", "suffix_nlls", "training_gain"]
 

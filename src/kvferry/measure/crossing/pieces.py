@@ -14,9 +14,9 @@ from ...engines.transformers.capture import Captured
 from ...errors import UsageError
 from ...handoff.mapping.contract import Context
 from ...handoff.mapping.texts import Document
+from ..retention.reader import Reader, read_context
 from ..retention.tasks.library import digest_of
 from .facts import fact_documents
-from .reading import spans_of
 
 __all__ = ["Piece", "Pieces", "check_sizes"]
 
@@ -70,7 +70,7 @@ class Pieces:
         if not (documents and validation) and facts_share < 1:
             raise UsageError("no documents to train on and validate by: give text, or a facts share of 1")
         self._documents, self._validation = documents, validation
-        self._source, self._target = source, target
+        self._source, self._target = Reader(source), Reader(target)
         self._context, self._suffix = context_tokens, suffix_tokens
         self._share, self._seed = facts_share, seed
 
@@ -124,21 +124,20 @@ class Pieces:
         # Hardly a token is longer than this on average; what is not needed is not encoded.
         room = max(1, len(document.text) - 3 * wanted)
         start = document.text.rfind("\n", 0, draw.randrange(room)) + 1
-        ids, spans = spans_of(self._target, document.text[start : start + 8 * wanted])
+        ids, spans = self._target.tokens(document.text[start : start + 8 * wanted])
         cut = self._context
         while 0 < cut < len(ids) and spans[cut][0] < spans[cut - 1][1]:
             cut += 1  # a character that is cut into bytes stays whole
         if len(ids) < cut + self._suffix:
             return None
         text = document.text[start : start + spans[cut - 1][1]]
-        ours = spans_of(self._source, text)
+        ours = self._source.tokens(text)
         context = Context(text, ours[0], ids[:cut], ours[1], spans[:cut])
         return Piece(document.name, context, ids[cut : cut + self._suffix])
 
     def _facts(self, number: int) -> Piece:
         (document,) = fact_documents(1, seed=self._seed * 1_000_003 + number, side="train")
-        ours, theirs = spans_of(self._source, document.text), spans_of(self._target, document.text)
-        context = Context(document.text, ours[0], theirs[0], ours[1], theirs[1])
-        ids, spans = spans_of(self._target, document.restated)
+        context = read_context(document.text, self._source, self._target)
+        ids, spans = self._target.tokens(document.restated)
         said = tuple(one for one, (start, stop) in zip(ids, spans, strict=True) if stop > start)
         return Piece(document.name, context, said[: self._suffix])

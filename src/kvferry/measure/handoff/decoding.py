@@ -2,7 +2,7 @@
 
 Owns the way from the receiving end of the wire to a runner, and the way out: when a hand-off is declined or
 fails, it computes the prompt itself, and says so in the ledger. Both answers are the same text, except behind
-mapped KV, which is lossy and is taken only where the request accepts it.
+mapped KV, which is lossy: it is taken only where the operator permits it and the request does not refuse it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from ...clock import Clock
+from ...config import RequestFields
 from ...cost.transfer import LegModel
 from ...engines.transformers.runner import Runner
 from ...engines.transformers.span import Span
@@ -63,7 +64,8 @@ class _Waiting:
     node: DecodeNode
     answer_tokens: int
     token_ids: Sequence[int] | None
-    accept_mapped: bool
+    permit_mapped: bool
+    fields: RequestFields
     opened: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
     span: WaitingSpan | None = None
@@ -76,7 +78,13 @@ class _Waiting:
         elif self.node.reads(manifest):
             # Whatever becomes of the KV, the request is one that can be answered.
             self.prompt = manifest.token_ids
-        self.node.check(manifest, self.token_ids, self.answer_tokens, accept_mapped=self.accept_mapped)
+        self.node.check(
+            manifest,
+            self.token_ids,
+            self.answer_tokens,
+            permit_mapped=self.permit_mapped,
+            accept_mapped=self.fields.accept_mapped,
+        )
 
     def judge(self, manifest: Manifest, payload_bytes: int, seconds: float) -> tuple[Facts, Decision]:
         return decide_handoff(manifest, payload_bytes, self.node.pricing, deadline_seconds=seconds)
@@ -136,11 +144,14 @@ class DecodeNode:
         token_ids: Sequence[int] | None,
         answer_tokens: int,
         *,
-        accept_mapped: bool = False,
+        permit_mapped: bool = False,
+        accept_mapped: bool | None = None,
     ) -> None:
         """Raise HandoffFailed (incompatible) for KV that this node cannot go on with.
 
-        `accept_mapped` is the request's word that KV mapped from another model may serve it.
+        `permit_mapped` is the operator's word on KV that was mapped from another model, `accept_mapped` the
+        request's, as it came here; the offer may bring the request's word as well, and a no counts from
+        either way.
         """
         # A codec that was not agreed to is named as the field that differs.
         codec = manifest.codec if manifest.codec in self._codecs else self._codecs[0]
@@ -148,7 +159,9 @@ class DecodeNode:
         # What the codec does to numbers is asked below: here, whose KV it was.
         found = msgspec.structs.replace(Namespace.from_fields(manifest.fields), kv_dtype=wanted.kv_dtype)
         if mapped_from(found) is not None:
-            if (reason := refusal(wanted, found, opted_in=accept_mapped)) is not None:
+            words = {accept_mapped, manifest.accept_mapped}
+            accepted = False if False in words else True if True in words else None
+            if (reason := refusal(wanted, found, permitted=permit_mapped, accepted=accepted)) is not None:
                 raise HandoffFailed(Outcome.INCOMPATIBLE, reason)
             wanted = msgspec.structs.replace(wanted, implementation=found.implementation)
         require_same(manifest, wanted, codec=codec, token_ids=token_ids)
@@ -179,18 +192,21 @@ class DecodeNode:
         seconds: float = 60.0,
         grace_seconds: float = 5.0,
         token_ids: Sequence[int] | None = None,
-        accept_mapped: bool = False,
+        permit_mapped: bool = False,
+        fields: RequestFields | None = None,
     ) -> Answered:
         """One request: its prompt from the hand-off, or from `token_ids`; the answer chosen greedily.
 
-        `accept_mapped` is the request's word that KV mapped from another model, which is lossy, may serve it.
+        `permit_mapped`: the operator lets KV that was mapped from another model, which is lossy, serve
+        requests here. `fields` are the request's own, where it came to this node; its `accept_mapped`, there
+        or in the offer, can refuse such KV, and the prompt is computed here then.
 
         Waits `wait_seconds` for the offer, and `seconds` for what was offered. The first forward pass begins
         as soon as the offer is taken, and waits layer by layer. Where the hand-off does not arrive, the
         prompt is computed here; raises HandoffFailed only where there is no prompt to compute, since no
         offer came that says it.
         """
-        waiting = _Waiting(self, answer_tokens, token_ids, accept_mapped)
+        waiting = _Waiting(self, answer_tokens, token_ids, permit_mapped, fields or RequestFields())
         ended: list[Received] = []
         broken: list[BaseException] = []
 

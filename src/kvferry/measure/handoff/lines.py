@@ -7,7 +7,8 @@ from typing import Any
 from ...gate.facts import Decision
 from ...handoff.transports.probe import LinkFigures
 from ...handoff.wire.legs import dominant_leg, legs_of
-from .nodes import Answered, HandedOver
+from .decoding import Answered
+from .prefilling import HandedOver
 
 __all__ = ["receive_line", "send_line"]
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from ...clock import Clock
+from ...config import RequestFields
 from ...engines.transformers.runner import Runner
 from ...engines.transformers.span import Span
 from ...handoff.transports.contract import Outgoing
@@ -72,8 +73,11 @@ class PrefillNode:
         sunk: bool = True,
         seconds: float = 60.0,
         chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
+        fields: RequestFields | None = None,
     ) -> HandedOver:
         """Send the KV of all but the last token.
+
+        Of the request's `fields`, its word on mapped KV goes with the offer.
 
         With `sunk` the prefill is done before the offer; without, the receiver is asked first, and layers
         cross while later ones are computed. Raises HandoffFailed, ValueError for a prompt of one token.
@@ -116,6 +120,7 @@ class PrefillNode:
             dtype=(carrier or runner.layout).dtype_name,
             codec=codec,
             chunk_tokens=chunk_tokens,
+            accept_mapped=None if fields is None else fields.accept_mapped,
             sunk=sunk,
             prefill_seconds=self._expected_seconds(tokens),
         )

@@ -10,7 +10,7 @@ from ...gate.facts import GateTerms
 from ...outcomes import Outcome
 from ...runs.decisions import SCHEMA_VERSION, Actual, DecisionRecord, LoadRecord
 from ...store.tier import Kind
-from .nodes import Answered
+from .decoding import Answered
 
 __all__ = ["handoff_record"]
 
@@ -51,9 +51,9 @@ def handoff_record(
     if manifest is not None:
         notes.append(f"codec {manifest.codec}; prefill {'sunk' if manifest.sunk else 'asked for first'}")
     if answered.mapped:
-        notes.append(
-            f"mapped from another model by {answered.mapped[:16]}: lossy, and the request accepts it"
-        )
+        notes.append(f"mapped from another model by {answered.mapped[:16]}: lossy, and permitted here")
+    if received.cause is not None and not loads and received.detail:
+        notes.append(received.detail)
     if answered.dominant:
         notes.append(f"longest leg: {answered.dominant}")
     if received.resumed_from:

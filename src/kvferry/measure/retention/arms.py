@@ -15,7 +15,7 @@ from ...handoff.mapping.contract import Context, KvMap
 from ...handoff.mapping.shapes import LayerKv, ModelKv
 from ...runs.retention_summary import Arm
 from .random_map import at_depth, random_map
-from .reader import Reader
+from .reader import Reader, leading_marks
 
 __all__ = ["Handed", "Held", "hand_over", "name_arms", "raw_refusal"]
 
@@ -49,8 +49,7 @@ class Handed:
     @property
     def opening(self) -> int:
         """Tokens that the target's tokenizer puts before any text: an arm without context has these too."""
-        spans = self.context.target_spans
-        return next((at for at, (start, stop) in enumerate(spans) if stop > start), len(spans))
+        return leading_marks(self.context.target_spans)
 
 
 def hand_over(

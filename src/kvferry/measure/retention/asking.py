@@ -44,6 +44,8 @@ class Asked:
     """What every arm made of one item."""
 
     item: Item
+    context_tokens: int = 0
+    """Of the target."""
     continued: dict[str, Continued] = field(default_factory=dict)
     chosen: dict[str, Chosen] = field(default_factory=dict)
     held_back: dict[int, dict[str, Continued]] = field(default_factory=dict)
@@ -54,7 +56,7 @@ class Asked:
 def ask(plan: Plan, item: Item, wrong: Held | None) -> tuple[Asked, Held]:
     """The item's figures, and its mapped context."""
     handed = _hand(plan, item, plan.arms, 0, wrong)
-    asked = Asked(item)
+    asked = Asked(item, len(handed.context.target_ids))
     if item.is_choice:
         _choose(plan, handed, asked)
     else:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...runs.retention_summary import Beyond, Figure, Refused, Turns
+from ...runs.retention_summary import Beyond, Figure, Longer, Refused, Turns
 from .answers import Choices
 from .scoring import Continued
 from .summing import HORIZONS, Continuations
@@ -22,6 +22,7 @@ def name_figures(
     gains: Mapping[str, Figure],
     beyond: Beyond | Refused,
     turns: Turns | Refused,
+    longer: Longer | Refused,
 ) -> dict[str, Figure]:
     """Every name, the mapped arm's figure."""
     nothing = Refused(reason="no item has a continuation: give the task code, or items with one")
@@ -38,6 +39,9 @@ def name_figures(
         "gap_recovered": continued.gap_recovered(),
         **{f"gain_over_{name}": gain(name) for name in ("none", "random", "wrong")},
         "beyond_top1": beyond if isinstance(beyond, Refused) else beyond.top1["mapped"],
+        "longer_top1": longer if isinstance(longer, Refused) else longer.top1.get("mapped", nothing),
+        "longer_floor_retention": longer if isinstance(longer, Refused) else longer.floor_retention,
+        "longer_retention": longer if isinstance(longer, Refused) else longer.retention,
         "accuracy": chosen.mapped(),
         "retention": chosen.retention(),
         "floor_retention_accuracy": chosen.floor_retention(),

@@ -25,7 +25,7 @@ _FAR = 4
 
 _BY_DISTANCE = (
     "these models see distances alone there, so the same items standing further behind would say the same; "
-    "it takes contexts longer than those calibrated, which are not judged apart"
+    "it takes longer contexts, which are judged apart (longer_top1)"
 )
 
 
@@ -42,7 +42,8 @@ def reach_of(items: Sequence[Item], readers: Sequence[Reader], continuation_toke
             if end is not None and reach > end:
                 raise UsageError(
                     f"an item of {item.document!r} ({item.task}) takes {reach:,} positions, and "
-                    f"{reader.kv.name} ends at {end:,}: shorten it (--items), or lower --context-tokens"
+                    f"{reader.kv.name} ends at {end:,}: shorten it (--items), or lower --context-tokens or "
+                    "--longer-tokens"
                 )
             longest = max(longest, reach)
     return longest

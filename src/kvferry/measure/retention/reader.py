@@ -16,7 +16,7 @@ from ...errors import ModelError
 from ...handoff.mapping.contract import Context
 from ...handoff.mapping.shapes import LayerKv, Prefill
 
-__all__ = ["Reader", "read_context"]
+__all__ = ["Reader", "leading_marks", "read_context"]
 
 _BACK = 32
 """Characters that a cut goes back at most to fall between words: text without blanks has none nearby."""
@@ -142,8 +142,13 @@ class Reader:
         return torch.log_softmax(logits.float(), dim=-1), own
 
 
+def leading_marks(spans: Sequence[tuple[int, int]]) -> int:
+    """How many tokens a tokenizer has put before the text: without them a model may not work."""
+    return next((at for at, (start, stop) in enumerate(spans) if stop > start), len(spans))
+
+
 def read_context(text: str, source: Reader, target: Reader) -> Context:
-    """One text as both models read it."""
+    """One text as both models read it, with what each tokenizer puts before one."""
     ours, theirs = source.tokens(text), target.tokens(text)
     return Context(
         text=text, source_ids=ours[0], target_ids=theirs[0], source_spans=ours[1], target_spans=theirs[1]

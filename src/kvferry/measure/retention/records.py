@@ -19,6 +19,7 @@ def record_of(asked: Asked, number: int) -> dict[str, Any]:
         "item": number,
         "task": asked.item.task,
         "document": asked.item.document,
+        "context_tokens": asked.context_tokens,
         "arms": {
             **{name: _continued(one) for name, one in asked.continued.items()},
             **{name: {"right": one.right, "exact": one.exact} for name, one in asked.chosen.items()},

@@ -7,52 +7,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ... import __version__
 from ...engines.transformers.capture import Captured
-from ...errors import UsageError
 from ...handoff.mapping.contract import KvMap
 from ...runs.retention_summary import ARMS, MapFacts, Retention, Settings
 from .answers import Choices
 from .arms import name_arms
 from .asking import Asked, Plan, ask, map_context
 from .gate import check_gate
-from .items import Item, one_document
+from .gathering import Wanted, context_tokens, gather
+from .items import Item
+from .longer import sum_longer
 from .naming import name_figures
 from .opening import calibrated_positions
 from .reach import far_offset, reach_of
 from .reader import Reader
-from .requirements import Requirement, check_required
+from .requirements import check_required
 from .summing import HORIZONS, Continuations, sum_turns
-from .tasks import Room, make_items
 from .tasks.library import library_documents
 from .turns import HandedOn, hand_on
 from .verdict import judge
 
-__all__ = ["HANDOFFS", "TURN_TOKENS", "Wanted", "measure_retention"]
+__all__ = ["HANDOFFS", "TURN_TOKENS", "measure_retention"]
 
 HANDOFFS = 3
 TURN_TOKENS = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is to be measured."""
-
-    tasks: tuple[str, ...] = ()
-    user_items: tuple[Item, ...] = ()
-    items_file: str = ""
-    limit: int = 8
-    """Items of each bundled task, and conversations."""
-    context_tokens: int = 192
-    """Of bundled items; the user's are as long as they are."""
-    continuation_tokens: int = 128
-    hold_back: tuple[int, ...] = (1, 16, 64)
-    seed: int = 0
-    without: frozenset[str] = frozenset()
-    """Digests of texts that the map was fitted on, besides those that the map itself names."""
-    required: tuple[Requirement, ...] = ()
 
 
 def measure_retention(
@@ -67,6 +48,8 @@ def measure_retention(
 ) -> Retention:
     """Everything about a map from `source` to `target`. `keep` gets each item as it is done.
 
+    Items whose contexts are longer than the calibrated positions are measured apart from all others.
+
     Raises ModelError where the gate does not hold or a model cannot be read on, UsageError for items that
     there are not.
     """
@@ -78,11 +61,14 @@ def measure_retention(
     clock.lap("gate")
     seen: frozenset[str] = getattr(map_, "seen_documents", frozenset())
     wanted = replace(wanted, without=wanted.without | seen)
-    items = _items(wanted, theirs)
-    reach = reach_of(items, (ours, theirs), wanted.continuation_tokens)
-    documents = len({item.document for item in items})
-    arms = name_arms(ours.kv, theirs.kv, documents)
     calibrated = calibrated_positions(map_)
+    gathered = gather(wanted, theirs, calibrated)
+    items = gathered.inside
+    documents, others = (len({item.document for item in some}) for some in (items, gathered.longer))
+    arms = name_arms(ours.kv, theirs.kv, max(documents, others))
+    reach, _ = (
+        reach_of(some, (ours, theirs), wanted.continuation_tokens) for some in (items, gathered.longer)
+    )
     offset = far_offset(calibrated, (source, target), reach)
     plan = Plan(
         source=ours,
@@ -96,18 +82,22 @@ def measure_retention(
     )
     asked = _ask_all(plan, items, say, keep)
     clock.lap("items")
-    handed_on = _converse(plan, wanted, items, say)
+    aside = replace(plan, hold_back=(), offset=None)
+    longer = sum_longer(_ask_all(aside, gathered.longer, say, keep), calibrated, wanted.seed)
+    clock.lap("longer items")
+    handed_on = _converse(plan, wanted, gathered.all, say)
     clock.lap("turns")
     continued, chosen = Continuations(asked, wanted.seed), Choices(asked, wanted.seed)
     beyond = continued.beyond(offset) if isinstance(offset, int) else offset
     turns = sum_turns(handed_on, TURN_TOKENS, wanted.seed)
     gains = continued.gains()
     top1 = {str(horizon): continued.top1(horizon) for horizon in HORIZONS}
-    figures = name_figures(continued, chosen, top1, gains, beyond, turns)
+    figures = name_figures(continued, chosen, top1, gains, beyond, turns, longer)
     verdict = judge(
         figures,
         {name: figures[f"gain_over_{name}"] for name in ("none", "random", "wrong") if not arms[name].absent},
         continued.documents,
+        longer,
     )
     accuracy, exact, curve = chosen.accuracy(), chosen.exact(), continued.curve()
     hold_back = tuple(continued.hold_back(tokens) for tokens in wanted.hold_back)
@@ -126,7 +116,8 @@ def measure_retention(
             tasks=wanted.tasks,
             items_file=wanted.items_file,
             limit=wanted.limit,
-            context_tokens=wanted.context_tokens,
+            context_tokens=context_tokens(wanted, calibrated),
+            longer_tokens=wanted.longer_tokens,
             continuation_tokens=wanted.continuation_tokens,
             hold_back=wanted.hold_back,
             seed=wanted.seed,
@@ -151,7 +142,8 @@ def measure_retention(
         beyond=beyond,
         hold_back=hold_back,
         turns=turns,
-        notes=_notes(wanted, calibrated, reach, (source, target), seen),
+        longer=longer,
+        notes=_notes(wanted, calibrated, len(gathered.longer), (source, target), seen),
         seconds=seconds,
         verdict=verdict,
         required=check_required(wanted.required, figures),
@@ -165,33 +157,6 @@ class _Stopwatch:
     def lap(self, name: str) -> None:
         now = time.perf_counter()
         self._into[name], self._since = now - self._since, now
-
-
-def _items(wanted: Wanted, target: Reader) -> list[Item]:
-    room = Room(wanted.context_tokens, wanted.continuation_tokens, target.cut)
-    bundled = (
-        make_items(wanted.tasks, room=room, limit=wanted.limit, seed=wanted.seed, without=wanted.without)
-        if wanted.tasks
-        else []
-    )
-    found = one_document([*wanted.user_items, *bundled])
-    if not found:
-        raise UsageError("nothing to measure: name tasks with --tasks, or items with --items")
-    return _apart(found)
-
-
-def _apart(items: Sequence[Item]) -> list[Item]:
-    """In an order in which neighbours are of different documents, as far as there are such."""
-    by_document: dict[str, list[Item]] = {}
-    for item in items:
-        by_document.setdefault(item.document, []).append(item)
-    found: list[Item] = []
-    while by_document:
-        for document in list(by_document):
-            found.append(by_document[document].pop(0))
-            if not by_document[document]:
-                del by_document[document]
-    return found
 
 
 def _ask_all(
@@ -252,7 +217,7 @@ def _converse(
 def _notes(
     wanted: Wanted,
     calibrated: int | None,
-    reach: int,
+    longer: int,
     models: tuple[Captured, Captured],
     seen: frozenset[str],
 ) -> tuple[str, ...]:
@@ -270,10 +235,14 @@ def _notes(
                 f"one tokenizer, but logits of {sizes[0]:,} and {sizes[1]:,} tokens: KL and agreement of the "
                 f"source are over the first {min(sizes):,}, renormalised"
             )
-    if calibrated is not None and reach > calibrated:
+    if longer:
         found.append(
-            f"items reach to position {reach:,}, the map was calibrated on {calibrated:,}: what is called "
-            "inside lies partly beyond" + (" (--context-tokens)" if wanted.tasks else " (--items)")
+            f"{longer:,} items have contexts of more than the {calibrated:,} calibrated positions: they are "
+            "in the figures of longer contexts alone"
+        )
+    if calibrated is not None and (turns := 2 * HANDOFFS * TURN_TOKENS) > calibrated:
+        found.append(
+            f"conversations reach to about position {turns}, the map was calibrated on {calibrated:,}"
         )
     if seen and wanted.tasks:
         found.append(

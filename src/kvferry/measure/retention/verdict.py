@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...runs.retention_summary import Figure, Refused, Verdict
+from ...runs.retention_summary import Figure, Longer, Refused, Verdict
 
 __all__ = [
     "CONTROLS",
@@ -30,8 +30,65 @@ CONTROLS = ("none", "random", "wrong")
 """Arms that a map must beat, by an interval that excludes nothing, to have carried anything at all."""
 
 
-def judge(figures: Mapping[str, Figure], gains: Mapping[str, Figure], documents: int) -> Verdict:
-    """`figures` by the names of --require; `gains` over each control that there is; documents continued."""
+def judge(
+    figures: Mapping[str, Figure], gains: Mapping[str, Figure], documents: int, longer: Longer | Refused
+) -> Verdict:
+    """The word on a map.
+
+    `figures` by the names of --require; `gains` over each control that there is; documents continued, within
+    the calibrated positions; what was found on longer contexts, which the same thresholds judge apart.
+    """
+    reasons, failed = _faults(figures["top1@32"], figures["floor_retention"], gains, documents)
+    usable = not reasons
+    far = _far_reasons(longer)
+    beyond = figures["beyond_top1"]
+    # Where further behind shows nothing, longer contexts show it all.
+    shifted = (
+        []
+        if isinstance(beyond, Refused)
+        else _short_of(beyond, "agreement beyond the calibrated positions", TOP1_AT_32)
+    )
+    useful = "use" if not far and not shifted else "use inside the calibrated positions"
+    return Verdict(
+        answer=useful if usable else "do not use",
+        usable=usable,
+        failed=failed,
+        reasons=(*reasons, *shifted),
+        thresholds={
+            "top1@32": TOP1_AT_32,
+            "floor_retention": FLOOR_RETENTION,
+            "beyond_top1": TOP1_AT_32,
+            "longer_top1": TOP1_AT_32,
+            "longer_floor_retention": FLOOR_RETENTION,
+            "documents": float(FEWEST_DOCUMENTS),
+        },
+        longer=_far_line(longer, far),
+    )
+
+
+def _far_reasons(longer: Longer | Refused) -> list[str]:
+    if isinstance(longer, Refused):
+        return [longer.reason]
+    gains = {name: longer.gains[name] for name in CONTROLS if name in longer.gains}
+    none = Refused(reason="no longer item has a continuation: give the task code, or items with one")
+    top1 = longer.top1.get("mapped", none)
+    return _faults(top1, longer.floor_retention, gains, longer.continued_documents)[0]
+
+
+def _far_line(longer: Longer | Refused, reasons: list[str]) -> str:
+    if isinstance(longer, Refused):
+        return f"contexts longer than those calibrated: not judged, {longer.reason}"
+    said = (
+        f"contexts of {longer.shortest:,} to {longer.longest:,} tokens, longer than the "
+        f"{longer.calibrated:,} calibrated positions: "
+    )
+    return said + ("use" if not reasons else f"do not use; {'; '.join(reasons)}")
+
+
+def _faults(
+    top1: Figure, floor_retention: Figure, gains: Mapping[str, Figure], documents: int
+) -> tuple[list[str], bool]:
+    """What is short of its threshold, and whether the map is no better than a control."""
     reasons, failed = [], False
     for control in CONTROLS:
         gain = gains.get(control)
@@ -48,26 +105,9 @@ def judge(figures: Mapping[str, Figure], gains: Mapping[str, Figure], documents:
             )
     if documents < FEWEST_DOCUMENTS:
         reasons.append(f"{documents} documents with a continuation; {FEWEST_DOCUMENTS} are the fewest")
-    for name, said, least in (
-        ("top1@32", "agreement with the target over 32 tokens", TOP1_AT_32),
-        ("floor_retention", "what it keeps of a context's worth", FLOOR_RETENTION),
-    ):
-        reasons += _short_of(figures[name], said, least)
-    inside = not reasons
-    beyond = _short_of(figures["beyond_top1"], "agreement beyond the calibrated positions", TOP1_AT_32)
-    useful = "use inside the calibrated positions" if beyond else "use"
-    return Verdict(
-        answer=useful if inside else "do not use",
-        usable=inside,
-        failed=failed,
-        reasons=(*reasons, *beyond),
-        thresholds={
-            "top1@32": TOP1_AT_32,
-            "floor_retention": FLOOR_RETENTION,
-            "beyond_top1": TOP1_AT_32,
-            "documents": float(FEWEST_DOCUMENTS),
-        },
-    )
+    reasons += _short_of(top1, "agreement with the target over 32 tokens", TOP1_AT_32)
+    reasons += _short_of(floor_retention, "what it keeps of a context's worth", FLOOR_RETENTION)
+    return reasons, failed
 
 
 def _short_of(figure: Figure, said: str, least: float) -> list[str]:

@@ -11,7 +11,7 @@ from ..page.charts import chart
 from ..page.content import Figure, Section, Table
 from .figures import COLOURS, NAMES, brief, in_order, line, shown
 
-__all__ = ["along_sections", "beyond_section", "hold_back_section", "turns_section"]
+__all__ = ["along_sections", "beyond_section", "hold_back_section", "longer_section", "turns_section"]
 
 _AGREEMENT: dict[str, Any] = {"range": [0, 1.04], "nticks": 6}
 
@@ -143,6 +143,35 @@ def beyond_section(found: Retention) -> Section | None:
         table=Table(
             ("arm", "top-1 at 32, inside", "beyond", "lost", "KL over 32, beyond"),
             rows,
+            frozenset({1, 2, 3, 4}),
+        ),
+    )
+
+
+def longer_section(found: Retention) -> Section | None:
+    """Items whose contexts are longer than the calibrated positions, which are in no other section."""
+    longer = found.longer
+    if isinstance(longer, Refused):
+        return None
+    answers = longer.accuracy.get("all", {})
+    names = in_order([*longer.nll_per_character, *answers])
+    return Section(
+        name="longer",
+        title="Contexts longer than the calibrated positions",
+        lead=f"{longer.items} items of {longer.documents} documents, contexts of {longer.shortest:,} to "
+        f"{longer.longest:,} tokens; the map was calibrated on {longer.calibrated:,} positions.",
+        table=Table(
+            ("arm", "NLL a character", "KL", "top-1 at 32", "answers right"),
+            tuple(
+                (
+                    NAMES[name],
+                    shown(longer.nll_per_character.get(name)),
+                    shown(longer.kl.get(name)),
+                    shown(longer.top1.get(name)),
+                    shown(answers.get(name)),
+                )
+                for name in names
+            ),
             frozenset({1, 2, 3, 4}),
         ),
     )

@@ -8,7 +8,7 @@ from ...runs.retention_summary import Interval, Refused, Required, Retention
 from ..page.content import Check, Page, Section, Table, Tile, Tone, in_rows
 from ..page.document import write_page
 from .arms import answers_section, arms_section, how_section
-from .curves import along_sections, beyond_section, hold_back_section, turns_section
+from .curves import along_sections, beyond_section, hold_back_section, longer_section, turns_section
 from .figures import shown, span_of
 
 __all__ = ["retention_page", "write_retention_page"]
@@ -42,6 +42,7 @@ def retention_page(found: Retention) -> Page:
         arms_section(found),
         *along_sections(found),
         beyond_section(found),
+        longer_section(found),
         hold_back_section(found),
         turns_section(found),
         answers_section(found),
@@ -76,6 +77,8 @@ def _verdict(found: Retention) -> tuple[str, ...]:
     missed = [one.text for one in found.required if not one.met]
     sentences = [f"{answer[:1].upper()}{answer[1:]}."]
     sentences += [f"{reason[:1].upper()}{reason[1:]}." for reason in found.verdict.reasons]
+    if found.verdict.longer:
+        sentences.append(f"On {found.verdict.longer}.")
     if missed:
         sentences.append(f"Required and not met: {', '.join(missed)}.")
     least = found.verdict.thresholds

@@ -1,4 +1,8 @@
-"""The two roles over one model each, as others import them, and the namespace that they speak of."""
+"""The namespace that both roles of a hand-off speak of.
+
+Owns one thing: that it is of the KV as the runner computes it. What a codec of the wire does to that is the
+manifest's to add; what codec the tiers have is no business of a hand-off.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,8 @@ from ...config import Config
 from ...engines.transformers.build import namespaces_of
 from ...engines.transformers.runner import Runner
 from ...keys.namespace import Namespace
-from .chunks import prefill_in_chunks
-from .decoding import Answered, DecodeNode
-from .prefilling import HandedOver, PrefillNode
 
-__all__ = [
-    "Answered",
-    "DecodeNode",
-    "HandedOver",
-    "PrefillNode",
-    "handoff_namespace",
-    "prefill_in_chunks",
-]
+__all__ = ["handoff_namespace"]
 
 
 def handoff_namespace(config: Config, runner: Runner) -> Namespace:
