@@ -35,6 +35,7 @@ from side_by_side import Figures, options, spread
 
 from kvferry.analysis.analyse import Question, analyse
 from kvferry.analysis.reuse import Curve, Stack, has_kernels
+from kvferry.errors import pip_install
 from kvferry.traces import Trace, TraceChunk, open_trace
 from kvferry.traces.synthesis import PRESETS, Recipe, synthesize
 
@@ -249,7 +250,7 @@ def main() -> None:
     count = len(table.blocks)
     compiled = has_kernels()
     if not compiled:
-        print("numba is not installed: the pure path is timed (pip install 'kvferry[fast]')", file=sys.stderr)
+        print(f"numba is not installed: the pure path is timed ({pip_install('fast')})", file=sys.stderr)
     with tempfile.TemporaryDirectory() as folder:
         sides: dict[str, Callable[[], Any]] = {
             "ours": lambda: ours(table, compiled),

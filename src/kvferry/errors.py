@@ -20,6 +20,9 @@ line and says what to write instead.
 
 from __future__ import annotations
 
+import shlex
+from functools import cache
+
 __all__ = [
     "ConfigError",
     "EngineError",
@@ -33,6 +36,7 @@ __all__ = [
     "TierTimeout",
     "TierUnavailable",
     "UsageError",
+    "pip_install",
 ]
 
 
@@ -68,8 +72,40 @@ class MissingExtra(InputError):
     """An optional part is not installed."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs an optional part: pip install 'kvferry[{extra}]'")
+        super().__init__(f"{what} needs an optional part: {pip_install(extra)}")
         self.extra = extra
+
+
+def pip_install(*extras: str) -> str:
+    """The command that adds optional parts to this installation.
+
+    Where it was made from a folder, the command names that folder: an index may not have this version.
+    """
+    options, source = _origin()
+    return shlex.join(["pip", "install", *options, f"{source}[{','.join(extras)}]"])
+
+
+@cache
+def _origin() -> tuple[tuple[str, ...], str]:
+    """What pip has to be given for the package that runs now: options, and its folder or its name."""
+    # Imported here: every module imports this one, and few processes ever miss a part.
+    import json
+    from importlib import metadata
+    from pathlib import Path
+    from urllib.parse import unquote, urlsplit
+
+    try:
+        text = metadata.distribution("kvferry").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        root = Path(__file__).resolve().parents[2]
+        return (("-e",), str(root)) if (root / "pyproject.toml").is_file() else ((), "kvferry")
+    if text is None:
+        return (), "kvferry"
+    origin = json.loads(text)
+    url = urlsplit(origin.get("url", ""))
+    if url.scheme != "file" or "dir_info" not in origin:
+        return (), "kvferry"
+    return (("-e",) if origin["dir_info"].get("editable") else ()), unquote(url.path)
 
 
 class StoreError(KvferryError):

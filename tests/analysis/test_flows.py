@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,15 +53,46 @@ def test_the_worst_window_is_the_worst_of_all(asked: list[tuple[float, str]], mi
     worst = flows_of(asked).worst(minutes * 60.0, 2.0)
     best = [max(sum(row[at : at + minutes]) for at in range(60)) for row in (read, write)]
     # A window longer than the trace would only dilute it.
-    minutes = min(minutes, 1 + int((asked[-1][0] - start) // STEP_SECONDS))
-    assert worst.seconds == minutes * 60.0
-    bits = 16.0 / (minutes * 60.0)
+    span = max(1.0, asked[-1][0] - start)
+    if minutes * 60.0 >= span:
+        best = [sum(row) for row in (read, write)]
+    assert worst.seconds == min(minutes * 60.0, span)
+    bits = 16.0 / worst.seconds
     assert worst.read_bits_per_second == pytest.approx(best[0] * bits)
     assert worst.write_bits_per_second == pytest.approx(best[1] * bits)
 
 
+@pytest.mark.parametrize("last", [61.0, 120.0, 367.44])
+def test_a_trace_within_the_window_is_divided_by_its_own_time(last: float) -> None:
+    worst = flows_of([(0.0, "aaaa"), (30.0, "bb"), (last, "aaaa")]).worst(900.0, 1.0)
+    assert worst.seconds == last
+    assert worst.read_bits_per_second == pytest.approx(8 * 16 / last)
+    assert worst.write_bits_per_second == pytest.approx(8 * 24 / last)
+
+
+def series_of(*times: float) -> list[tuple[float, float]]:
+    """(start, bits a second read and written) of points; every request has four bytes."""
+    asked = [(time, chr(ord("a") + number)) for number, time in enumerate(times)]
+    found = flows_of(asked).flows(
+        window_seconds=60.0, bytes_per_token=1.0, replicas=1, storage_nodes=2, unique_tokens=4, hot_tokens=0,
+        warm_seconds=1.0,
+    )  # fmt: skip
+    return [(one.start_seconds, one.read_bits_per_second + one.write_bits_per_second) for one in found.series]
+
+
+def test_the_last_step_ends_with_the_trace() -> None:
+    assert series_of(0.0, 60.0, 100.0) == [(0.0, pytest.approx(32 / 60)), (60.0, pytest.approx(64 / 40))]
+
+
+def test_a_last_step_of_a_moment_is_no_rate_of_its_own() -> None:
+    assert series_of(0.0, 60.0, 120.0, 121.0) == [
+        (0.0, pytest.approx(32 / 60)),
+        (60.0, pytest.approx(96 / 61)),
+    ]
+
+
 def pictures(nodes: int) -> dict[str, FlowPicture]:
-    found = flows_of([(0.0, "aaaa"), (30.0, "aaaa"), (70.0, "bb")]).flows(
+    found = flows_of([(0.0, "aaaa"), (30.0, "aaaa"), (100.0, "bb")]).flows(
         window_seconds=60.0,
         bytes_per_token=7.5,
         replicas=3,
@@ -100,7 +133,10 @@ def test_a_long_trace_has_a_bounded_series() -> None:
         warm_seconds=1.0,
     )  # fmt: skip
     assert len(found.series) <= 2000
-    total = sum(p.read_bits_per_second + p.write_bits_per_second for p in found.series) * found.step_seconds
+    lengths = [after.start_seconds - one.start_seconds for one, after in pairwise(found.series)]
+    lengths.append(3e6 - found.series[-1].start_seconds)
+    rates = [one.read_bits_per_second + one.write_bits_per_second for one in found.series]
+    total = sum(rate * seconds for rate, seconds in zip(rates, lengths, strict=True))
     assert total == pytest.approx(8 * 8)
 
 

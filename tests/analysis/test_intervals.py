@@ -31,3 +31,11 @@ def test_quantiles_weigh_tokens_and_join_classes() -> None:
     assert count.quantile_of([0], 0.99) == 1.0
     assert count.quantile_of([0, 1], 0.5) == 64.0
     assert count.quantile_of([7], 0.5) is None
+
+
+def test_a_life_is_not_longer_than_the_longest_interval() -> None:
+    count = Intervals()
+    count.add(np.array([0, 0, 1]), np.array([3.0, 17_845.0, 50.0]), np.array([1, 99, 1]))
+    assert count.quantile_of([0], 0.99) == 17_845.0
+    assert count.quantile_of([1], 0.99) == 50.0
+    assert count.bins()[-1].to_seconds == 17_845.0

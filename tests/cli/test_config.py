@@ -14,6 +14,12 @@ from kvferry.config.documents import read_yaml
 from kvferry.config.fields import fields_of
 
 
+def test_the_file_may_be_called_config(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "k.yaml").write_text("ttl: 2h\n")
+    assert main(["config", "show", "--config", str(tmp_path / "k.yaml"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ttl"]["shown"] == "2h"
+
+
 def test_every_value_is_shown_with_its_origin(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -75,3 +75,12 @@ def test_a_wall_clock_that_jumps_is_noted() -> None:
 def test_a_password_is_not_shown() -> None:
     shown = repr(list(examine(Config(pool="valkey://me:sesame@127.0.0.1:1"), VirtualClock())))
     assert "sesame" not in shown
+
+
+@pytest.mark.parametrize("spelling", ["--file", "--config"])
+def test_a_file_of_settings_has_two_spellings(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, spelling: str
+) -> None:
+    (tmp_path / "k.yaml").write_text("no_such_setting: 1\n")
+    assert main(["doctor", spelling, str(tmp_path / "k.yaml")]) == 2
+    assert "no_such_setting" in capsys.readouterr().err

@@ -4,6 +4,7 @@ import pytest
 
 from kvferry.cli import extras
 from kvferry.cli.extras import Extra, Part, extra_of, installed_extras
+from kvferry.errors import pip_install
 
 
 @pytest.mark.parametrize(
@@ -47,4 +48,4 @@ def test_a_requirement_is_split_into_name_and_version(monkeypatch: pytest.Monkey
 
 
 def test_the_remedy_is_a_pip_command() -> None:
-    assert Extra("valkey", ()).remedy == "pip install 'kvferry[valkey]'"
+    assert Extra("valkey", ()).remedy == pip_install("valkey")

@@ -47,7 +47,7 @@ def test_json_holds_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[st
     run(*words(tmp_path), "--replicas", "2", "--json")
     found = json.loads(capsys.readouterr().out)
     assert found["verdict"] in ("nothing", "local", "routing", "pool")
-    assert found["proven"] == (found["verdict"] != "pool")
+    assert found["proven"] is (found["verdict"] != "pool")
     assert found["bytes_per_token"] == 144 * 1024
     assert any("--capacity" in line for line in found["unknown"])
 
@@ -63,3 +63,38 @@ def test_a_profile_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_how_many_decode_is_no_odd_number(tmp_path: Path, count: str) -> None:
     with pytest.raises(InputError, match="--decoding"):
         run(*words(tmp_path), "--decoding", count)
+
+
+def test_a_missing_profile_is_told_where_it_comes_from(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--set profile=FILE, or RUN/profile-A\.json"):
+        run(*words(tmp_path)[:-2])
+
+
+def test_a_log_of_prompts_is_read_with_a_tokenizer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizers = pytest.importorskip("tokenizers", reason="the extra transformers is not installed")
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.save(str(tmp_path / "tokenizer.json"))
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(json.dumps({"timestamp": n, "prompt": "a " * 64}) + "\n" for n in range(5)))
+    given = ["--trace", str(log), "--model", "qwen3-8b", "--profile", str(PROFILE)]
+    run(*given, "--tokenizer", str(tmp_path), "--block-tokens", "16", "--json")
+    assert json.loads(capsys.readouterr().out)["infinite_hit"] == 0.8
+
+
+def test_a_link_that_was_never_measured_has_no_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = json.loads(PROFILE.read_text())
+    profile["legs"]["pool"]["bytes_per_second"] = None
+    (tmp_path / "p.json").write_text(json.dumps(profile))
+    flags = words(tmp_path)
+    flags[-1] = str(tmp_path / "p.json")
+    # Three prompts in turn, one of which fits.
+    run(*flags, "--capacity-tokens", "2560", "--pool-tokens", "1M")
+    text = capsys.readouterr().out
+    assert "was never measured; it pays above" in text.splitlines()[0]
+    assert "unknown: it was never measured" in text
+    assert "0.0 % of the time" not in text

@@ -103,8 +103,53 @@ def test_the_matrix_of_channels_and_codecs(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_claims_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
-    (line,) = [line for line in text(capsys, "qwen3-8b").splitlines() if "MCDMA" in line]
-    assert "authors' figure" in line
+    assert "rate of MCDMA: authors' figure" in text(capsys, "qwen3-8b")
+
+
+def test_a_source_that_all_channels_share_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = text(capsys, "qwen3-8b", "--channel", "a=1GB/s", "--channel", "b=2GB/s")
+    assert shown.count("given") == 1
+    assert "the rates: given" in shown
+
+
+@pytest.mark.parametrize("more", [(), ("--tflops", "400"), ("--params", "8.2e9")])
+@pytest.mark.parametrize("context", ["1Ki", "64Ki", "10Mi"])
+@pytest.mark.parametrize("model", ["qwen3-8b", "deepseek-r1"])
+def test_the_matrix_fits_a_terminal(
+    capsys: pytest.CaptureFixture[str], model: str, context: str, more: tuple[str, ...]
+) -> None:
+    rows = text(capsys, model, "--context", context, *more).partition("carrying ")[2].splitlines()
+    assert [row for row in rows if len(row) > 100] == []
+
+
+def test_what_stands_beside_a_time_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = text(capsys, "qwen3-8b", "--context", "64Ki")
+    assert "beside each time: carrying wins where the receiver computes less than this" in shown
+    assert "3.117 s  751 TFLOP/s" in shown
+    assert "12.1 PFLOP/s" in shown
+
+
+def test_gains_are_explained_too(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = text(capsys, "qwen3-8b", "--context", "64Ki", "--tflops", "100")
+    assert "how many times faster than computing; in brackets by the linear rule" in shown
+
+
+def test_what_has_no_room_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = text(capsys, "qwen3-8b", "--context", "10Mi", "--memory", "1MiB")
+    assert "in 1 MiB a rank: does not fit: 1.406 TiB needed for a request of 10,485,760 tokens" in shown
+    assert "there is room for nothing" in shown
+    assert "will log" not in shown
+
+
+def test_what_has_room_for_less_says_for_how_much(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = text(capsys, "qwen3-8b", "--context", "32Ki", "--memory", "1GiB")
+    assert "does not fit: 4.5 GiB needed for a request of 32,768 tokens" in shown
+    assert "there is room for 455 blocks; 7,280 tokens; one of 7,280 at the longest" in shown
+
+
+def test_a_context_beyond_the_model_s_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "exceeds the 40,960 positions" in text(capsys, "qwen3-8b", "--context", "10Mi")
+    assert "exceeds" not in text(capsys, "qwen3-8b", "--context", "40960")
 
 
 def test_the_text_says_how_wrong_the_naive_figure_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,25 @@ def test_html_is_written_beside_the_text(tmp_path: Path, capsys: pytest.CaptureF
     assert str(page) in capsys.readouterr().out
 
 
+def test_a_page_that_exists_is_kept_and_said_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("plotly", reason="the extra report is not installed")
+    (tmp_path / "page.html").write_text("mine")
+    monkeypatch.setattr("kvferry.cli.trace.analyse", lambda *_: pytest.fail("the work was done in vain"))
+    with pytest.raises(InputError, match="say --overwrite"):
+        run("analyze", str(write(tmp_path / "t.jsonl")), "--html", str(tmp_path / "page.html"))
+    assert (tmp_path / "page.html").read_text() == "mine"
+
+
+def test_a_page_that_exists_is_replaced_where_that_is_asked(tmp_path: Path) -> None:
+    pytest.importorskip("plotly", reason="the extra report is not installed")
+    (tmp_path / "page.html").write_text("mine")
+    words = ["--html", str(tmp_path / "page.html"), "--overwrite"]
+    assert run("analyze", str(write(tmp_path / "t.jsonl")), *words) == 0
+    assert (tmp_path / "page.html").stat().st_size > 1000
+
+
 def test_a_missing_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["trace", "analyze", str(tmp_path / "none.jsonl")]
     assert main(words) == 2
@@ -184,3 +204,60 @@ def test_a_missing_chart_library_is_said_before_the_work(
     monkeypatch.setattr("kvferry.cli.trace.analyse", lambda *_: pytest.fail("the work was done in vain"))
     with pytest.raises(MissingExtra):
         run("analyze", str(write(tmp_path / "t.jsonl")), "--html", str(tmp_path / "t.html"))
+
+
+@pytest.mark.parametrize("more", [[], ["--json"], ["--html", "page.html"]])
+def test_a_file_without_a_good_row_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "t.jsonl", count=3)
+    with pytest.raises(InputError, match=r"t\.jsonl has no usable requests: line 1: "):
+        run("analyze", "t.jsonl", "--format", "azure", *more)
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_folder_without_a_good_row_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path / "t.jsonl", count=3)
+    with pytest.raises(InputError, match="no row of its 1 file can be used"):
+        run("analyze", str(tmp_path), "--format", "azure", "--each")
+
+
+def test_the_first_line_is_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(write(tmp_path / "t.jsonl"))
+    first = shown(capsys, "analyze", file)["recommendation"]
+    run("analyze", file)
+    assert capsys.readouterr().out.splitlines()[0] == first
+
+
+def test_tables_fit_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("synthesize", "t.jsonl", "--preset", "mixed", "--requests", "300")
+    capsys.readouterr()
+    run(
+        "analyze", "t.jsonl", "--by", "class", "--model", "qwen3-8b", "--replicas", "4", "--capacity", "40GiB"
+    )
+    # The first line is a sentence, and not cut.
+    assert [line for line in capsys.readouterr().out.splitlines()[1:] if len(line) > 100] == []
+
+
+def test_one_is_singular(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("analyze", str(write(tmp_path / "t.jsonl", count=1)))
+    out = capsys.readouterr().out
+    assert re.findall(r"(?<![\d.,])1 (?:requests|blocks|tokens)\b", out) == []
+
+
+def test_what_second_touch_writes_is_set_against_what_is_permitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("synthesize", "t.jsonl", "--preset", "agents", "--requests", "300")
+    capsys.readouterr()
+    one, *_ = shown(capsys, "analyze", "t.jsonl", "--by", "class")["classes"]
+    all_ = next(policy for policy in one["publication"] if policy["policy"] == "all")
+    run("analyze", "t.jsonl", "--by", "class")
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index("Publishing on the second touch, against publishing all that boundaries permit")
+    assert lines[at + 2].split()[1] == f"{100 * all_['written_tokens'] / one['unique_tokens']:.1f}"

@@ -70,7 +70,7 @@ def test_bad_rows_are_shown_and_strict_stops(
     assert run("convert", "m.jsonl", "own.jsonl") == 0
     shown = capsys.readouterr().err
     assert "bad row: m.jsonl:2: " in shown
-    assert "1 bad rows were left out" in shown
+    assert "1 bad row was left out" in shown
     with pytest.raises(FormatError, match=r"^m\.jsonl:2: "):
         run("convert", "m.jsonl", "other.jsonl", "--strict")
 
@@ -128,3 +128,11 @@ def test_anonymize_under_a_secret_of_a_file(run: Callable[..., int]) -> None:
     for name in ("a.jsonl", "b.jsonl"):
         assert run("anonymize", "keyed.jsonl", name, "--secret-file", "secret") == 0
     assert Path("a.jsonl").read_bytes() == Path("b.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("to", ["kvferry", "mooncake"])
+def test_a_file_without_a_good_row_is_not_converted(run: Callable[..., int], to: str) -> None:
+    write("m.jsonl", ['{"timestamp": 0, "input_length": 1, "hash_ids": "none"}'])
+    with pytest.raises(FormatError, match=r"no row of it can be used: m\.jsonl:1: "):
+        run("convert", "m.jsonl", "out.jsonl", "--to", to)
+    assert [path.name for path in Path().iterdir() if "out" in path.name] == []

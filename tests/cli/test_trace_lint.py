@@ -134,3 +134,27 @@ def test_a_template_needs_its_tokenizer(tmp_path: Path) -> None:
 def test_bad_rows_of_the_baseline_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lint(write(tmp_path / "new.jsonl"), baseline=write(tmp_path / "old.jsonl", bad=3))
     assert "3 rows of" in capsys.readouterr().out
+
+
+def services(path: Path, field: str = "team") -> Path:
+    rows = [json.loads(line) for line in write(path, dated=True).read_text().splitlines()]
+    path.write_text("".join(json.dumps({**row, field: "ab"[at % 2]}) + "\n" for at, row in enumerate(rows)))
+    return path
+
+
+def test_a_field_that_no_row_has_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--by nofield: no row of .*log\.jsonl .* have seed, team"):
+        lint(services(tmp_path / "log.jsonl"), by="nofield")
+
+
+def test_a_field_that_the_baseline_lacks_is_an_error(tmp_path: Path) -> None:
+    old, new = services(tmp_path / "old.jsonl", "group"), services(tmp_path / "new.jsonl")
+    with pytest.raises(UsageError, match=r"--by team: no row of .*old\.jsonl"):
+        lint(new, by="team", baseline=old, fail_over=5000)
+
+
+def test_a_field_that_some_rows_have_is_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = services(tmp_path / "log.jsonl")
+    path.write_text(path.read_text() + json.dumps({"prompt": "none"}) + "\n")
+    assert lint(path, by="team") == 0
+    assert "lost in 11 requests, present in: b (6), a (5)" in capsys.readouterr().out

@@ -10,7 +10,7 @@ import pytest
 from kvferry.cli.main import main
 from kvferry.cli.why import REASONS
 from kvferry.config import load
-from kvferry.gate.facts import Arm, Decision, Facts, GateTerms, Live, Reason
+from kvferry.gate.facts import Arm, Decision, Facts, GateTerms, Live, Reason, Segment
 from kvferry.outcomes import Outcome
 from kvferry.runs import RunDirectory
 from kvferry.runs.decisions import SCHEMA_VERSION, Actual, DecisionRecord, LoadRecord
@@ -168,13 +168,103 @@ def test_a_request_that_is_not_there_is_named(
     assert message in capsys.readouterr().err
 
 
-def test_a_record_that_does_not_parse_is_named_by_line(
+def test_a_record_that_does_not_parse_is_left_out_and_named_by_line(
     capsys: pytest.CaptureFixture[str], folder: str
 ) -> None:
     with (Path(folder) / "decisions.jsonl").open("a") as file:
         file.write("{}\n")
-    assert main(["why", folder, "other"]) == 2
-    assert "decisions.jsonl:4" in capsys.readouterr().err
+    assert main(["why", folder, "other"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("other on B")
+    assert "1 line left out, the first: " in captured.err
+    assert "decisions.jsonl:4" in captured.err
+
+
+def test_records_of_which_none_parses_are_an_error(capsys: pytest.CaptureFixture[str], folder: str) -> None:
+    (Path(folder) / "decisions.jsonl").write_text("{}\n")
+    assert main(["why", folder]) == 2
+    assert "decisions.jsonl:1" in capsys.readouterr().err
+
+
+def test_without_a_request_they_are_listed_the_most_lost_first(
+    capsys: pytest.CaptureFixture[str], folder: str
+) -> None:
+    told = story(capsys, folder)
+    assert told.startswith(f"3 requests in {folder}: 1 pool hit, 1 declined, 1 aborted")
+    assert told.index("cmpl-declined") < told.index("cmpl-loaded")
+    assert told.endswith(f"kvferry why {folder} cmpl-declined tells its story")
+
+
+def test_a_long_list_is_cut_and_counted(capsys: pytest.CaptureFixture[str], folder: str) -> None:
+    line = (Path(folder) / "decisions.jsonl").read_text().splitlines(keepends=True)[0]
+    (Path(folder) / "decisions.jsonl").write_text(line * 100)
+    assert main(["why", folder]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) == 16
+    assert "... and 88 more" in shown[-2]
+
+
+def test_one_request_is_no_plural(capsys: pytest.CaptureFixture[str], folder: str) -> None:
+    line = (Path(folder) / "decisions.jsonl").read_text().splitlines(keepends=True)[0]
+    (Path(folder) / "decisions.jsonl").write_text(line)
+    assert story(capsys, folder).startswith("1 request in ")
+
+
+def test_the_list_for_machines_is_every_record(capsys: pytest.CaptureFixture[str], folder: str) -> None:
+    assert main(["why", folder, "--json"]) == 0
+    assert len(msgspec.json.decode(capsys.readouterr().out, type=list[DecisionRecord])) == 3
+
+
+@pytest.mark.parametrize("words", [[], ["x"]])
+def test_a_folder_that_is_not_there_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str]
+) -> None:
+    assert main(["why", str(tmp_path / "nodir"), *words]) == 2
+    assert "nodir: there is no such folder" in capsys.readouterr().err
+
+
+def test_a_run_without_requests_is_told(capsys: pytest.CaptureFixture[str], folder: str) -> None:
+    (Path(folder) / "decisions.jsonl").unlink()
+    assert main(["why", folder]) == 2
+    assert "records no request yet" in capsys.readouterr().err
+
+
+def with_facts(folder: str, **changes: Any) -> None:
+    facts = msgspec.structs.replace(FACTS, lookup_seconds=0.002, **changes)
+    (Path(folder) / "decisions.jsonl").write_bytes(
+        msgspec.json.encode(msgspec.structs.replace(LOADED, facts=facts)) + b"\n"
+    )
+
+
+def a_segment(observations: int) -> Segment:
+    return Segment(
+        tier=0,
+        stop_block=3,
+        setup_seconds=0.0,
+        seconds_per_byte=0.0,
+        spread_median=1.0,
+        spread_high=1.0,
+        in_flight=0,
+        observations=observations,
+    )
+
+
+def test_a_tier_that_was_never_read_is_unknown(capsys: pytest.CaptureFixture[str], folder: str) -> None:
+    with_facts(folder, segments=(a_segment(0),))
+    told = story(capsys, folder, "cmpl-loaded")
+    assert "load unknown: nothing was read from there before; look-up 2 ms" in told
+
+
+def test_a_tier_that_was_read_is_predicted(capsys: pytest.CaptureFixture[str], folder: str) -> None:
+    with_facts(folder, segments=(a_segment(1),))
+    assert "load predicted 100 ms" in story(capsys, folder, "cmpl-loaded")
+
+
+def test_a_prefill_that_was_never_seen_is_unknown(capsys: pytest.CaptureFixture[str], folder: str) -> None:
+    with_facts(folder, live=msgspec.structs.replace(LIVE, prefill_observations=0))
+    told = story(capsys, folder, "cmpl-loaded")
+    assert "recompute unknown: nothing was computed here before" in told
+    assert "otherwise what recomputing would have taken is unknown" in told
 
 
 def test_every_reason_has_words() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from kvferry.cli.main import main
 from kvferry.config import child_environment
+from kvferry.cost.profile import Origin, decode_profile
 from kvferry.runs.decisions import DecisionRecord
 from kvferry.runs.directory import RunDirectory
 
@@ -92,3 +93,14 @@ def test_every_decision_is_recorded_and_told(demo: Path, capsys: pytest.CaptureF
     loaded = next(record for record in records if record.path == "pool_hit")
     assert main(["why", str(demo), loaded.request_id]) == 0
     assert "recompute" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("replica", ["A", "B"])
+def test_each_replica_leaves_what_it_measured(demo: Path, summary: dict[str, Any], replica: str) -> None:
+    path = demo / f"profile-{replica}.json"
+    profile = decode_profile(path.read_bytes(), str(path))
+    rate = profile.legs["pool"].bytes_per_second
+    assert profile.prefill.token_seconds.origin is Origin.MEASURED
+    assert rate is not None
+    # Of the link as it is: the last rate to which the demo throttles it lies around the turn.
+    assert rate.value > 4 * summary["flip"]["predicted_bytes_per_second"]

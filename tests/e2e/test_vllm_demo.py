@@ -16,9 +16,9 @@ pytest.importorskip(
 
 from kvferry.cli.main import main
 from kvferry.config import child_environment
-from kvferry.measure.vllm.summary import ARMS
 from kvferry.runs.decisions import DecisionRecord
 from kvferry.runs.directory import RunDirectory
+from kvferry.runs.vllm_demo_summary import ARMS
 
 pytestmark = [pytest.mark.real_model, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvferry.runs.demo_summary import LINK, is_free_choice
+from kvferry.runs.demo_summary import LINK, is_free_choice, left_out
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,16 @@ from kvferry.runs.demo_summary import LINK, is_free_choice
 )
 def test_forced_and_throttled_requests_stand_apart(path: str, stage: str, counts: bool) -> None:
     assert is_free_choice(path, stage) is counts
+
+
+@pytest.mark.parametrize(
+    ("path", "stage", "why"),
+    [
+        ("pool_hit", LINK, "measured the link"),
+        ("declined", "policy never", "obeyed a forced policy"),
+        ("pool_hit", "turn", "loaded over a throttled link"),
+        ("declined", "turn", None),
+    ],
+)
+def test_why_a_request_stands_apart_is_told(path: str, stage: str, why: str | None) -> None:
+    assert left_out(path, stage) == why

@@ -96,3 +96,8 @@ def test_a_run_of_another_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps(header))
     with pytest.raises(FormatError, match="format_version 99"):
         RunDirectory.open(tmp_path)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nodir: there is no such folder"):
+        RunDirectory.open(tmp_path / "nodir")

@@ -81,3 +81,11 @@ def test_threads_do_not_tear_each_others_lines(path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(KvferryError, match="cannot write here"):
         LineWriter(tmp_path / "nowhere" / "x.jsonl")
+
+
+def test_a_reader_may_go_on_behind_a_line_that_does_not_parse(path: Path) -> None:
+    path.write_bytes(b'{"n":1}\ngarbage\n{"n":3}\n')
+    skipped: list[str] = []
+    assert list(read_lines(path, dict, skipped=skipped.append)) == [{"n": 1}, {"n": 3}]
+    assert len(skipped) == 1
+    assert "decisions.jsonl:2: " in skipped[0]

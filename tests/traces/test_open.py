@@ -62,6 +62,12 @@ def test_anything_else_is_an_error_that_says_what_was_seen(tmp_path: Path, conte
     assert "Known formats: mooncake" in str(caught.value)
 
 
+def test_a_file_that_is_no_text_is_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(bytes(range(128, 256)) * 8)
+    with pytest.raises(FormatError, match="neither JSON nor a known CSV: it is not text"):
+        open_trace(tmp_path / "x")
+
+
 def test_a_folder_without_traces(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="a folder without"):
         open_trace(tmp_path)

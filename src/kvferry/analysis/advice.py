@@ -7,6 +7,7 @@ most tokens. One sentence, because a list of ten is read by nobody.
 from __future__ import annotations
 
 from .result import ClassResult, Hits, Misses, PoolGain, TraceProblems
+from .words import counted
 
 __all__ = ["recommend"]
 
@@ -50,7 +51,8 @@ def recommend(
 def _left_out(problems: TraceProblems, requests: int) -> str:
     first = problems.first[0] if problems.first else None
     where = f", the first at line {first.line} ({first.message})" if first else ""
-    return f"{problems.rows:,} of {problems.rows + requests:,} rows were left out{where}"
+    left = "was" if problems.rows == 1 else "were"
+    return f"{problems.rows:,} of {counted(problems.rows + requests, 'row')} {left} left out{where}"
 
 
 def _cause(
@@ -105,7 +107,7 @@ def _cause(
     if worst == "partial":
         return (
             f"Use smaller blocks in the engine: {shares['partial']:.1%} of the tokens lie behind the last "
-            f"full block of {block_tokens} tokens and can never be loaded; blocks of "
+            f"full block of {counted(block_tokens, 'token')} and can never be loaded; blocks of "
             f"{max(1, block_tokens // 4)} would leave about a quarter of them."
         )
     if worst == "placement":
@@ -116,7 +118,9 @@ def _cause(
     local = ""
     if gain is not None and gain.best_local in _PREFIX_ROUTINGS:
         local = f" even under {gain.best_local} routing"
-    where = "" if enough_tokens is None else f"; {enough_tokens:,} tokens hold nine tenths of all hits"
+    where = (
+        "" if enough_tokens is None else f"; {counted(enough_tokens, 'token')} hold nine tenths of all hits"
+    )
     return (
         f"Give the cache more room: {shares['evicted']:.1%} of the tokens were there and were "
         f"evicted{local}{where}."

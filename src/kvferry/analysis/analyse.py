@@ -34,6 +34,7 @@ from .reuse import Curve, Stack
 from .routing import RoutingCount
 from .sampled import Sample
 from .touched import touch
+from .words import counted
 
 __all__ = ["ROOT", "Question", "analyse", "analyse_counted"]
 
@@ -153,7 +154,7 @@ class _Analysis:
         if tokens is None:
             return None
         if tokens < self.size:
-            raise UsageError(f"{name}: {tokens:,} tokens hold no block of {self.size}; give more")
+            raise UsageError(f"{name}: {counted(tokens, 'token')} hold no block of {self.size}; give more")
         return tokens // self.size
 
     def _field(self, fields: Mapping[str, _Labels], count: int) -> _Labels | None:

@@ -173,4 +173,6 @@ def _joined(parts: list[Sharing]) -> Sharing:
         remote_tokens=sum(part.remote_tokens for part in parts),
         remote_requests=sum(part.remote_requests for part in parts),
         lengths=tuple(length for part in parts for length in part.lengths),
+        computed_tokens=sum(part.computed_tokens for part in parts),
+        computed_pair_tokens=sum(part.computed_pair_tokens for part in parts),
     )

@@ -159,10 +159,15 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     remote_tokens: int
     remote_requests: int
     lengths: tuple[LengthBin, ...]
+    computed_tokens: int
+    """Input tokens behind the replica's own hits: what it computes where there is no pool."""
+    computed_pair_tokens: float
+    """Of these, the sum of n (context + n / 2) over the requests."""
 
 
 class Publication(msgspec.Struct, frozen=True, kw_only=True):
-    """What a publication policy would have written and served, in tokens of full blocks."""
+    """What a publication policy would have written and served, in tokens of full blocks within the declared
+    boundaries: `all` is all that these permit."""
 
     policy: str
     """never, declared, second-touch or all."""
@@ -195,15 +200,16 @@ class ClassResult(msgspec.Struct, frozen=True, kw_only=True):
     interval_p50_seconds: float | None
     interval_p95_seconds: float | None
     ttl_seconds: float | None
-    """Keeps 99 % of the reuses that were seen: a longer life holds memory for the rest."""
+    """Keeps 99 % of the reuses that were seen: a longer life holds memory for the rest. None of the three is
+    longer than the longest interval of the class."""
     never_read_tokens: int
-    """In blocks that one request wrote and none read."""
+    """In full blocks that one request asked for and none after it, whether they might be published or not."""
     publication: tuple[Publication, ...]
     sharing: Sharing | None
 
 
 class FlowPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of the series; rates are means over `Flows.step_seconds`."""
+    """One step of the series; rates are means over it."""
 
     start_seconds: float
     read_bits_per_second: float
@@ -239,6 +245,8 @@ class Flows(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes to and from a pool that forgets nothing and serves every hit."""
 
     step_seconds: float
+    """Of every point but the last, which reaches to the trace's last request: up to half as long again, or
+    down to half as long."""
     series: tuple[FlowPoint, ...]
     storage_nodes: int
     replicas: int

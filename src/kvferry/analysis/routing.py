@@ -103,6 +103,8 @@ class _Run:
         self._replicas = replicas
         self._causes = CauseCount()
         self._local = np.zeros(0, dtype=np.int64)
+        self._computed = np.zeros((2, 0))
+        """Tokens behind the replica's own hits, and their pairs, by class."""
         self._lengths = np.zeros((3, 0))
         """Requests, remote tokens and pairs, by class and length."""
 
@@ -120,8 +122,12 @@ class _Run:
             lengths = np.zeros((3, more * _LENGTHS))
             lengths[:, : self._lengths.shape[1]] = self._lengths
             self._lengths = lengths
+            self._computed = np.hstack([self._computed, np.zeros((2, more - self._computed.shape[1]))])
         width = len(self._local)
         self._local += np.bincount(classes, weights=local, minlength=width).astype(np.int64)
+        rest = (touched.input_tokens - local).astype(np.float64)
+        for row, weights in enumerate((rest, rest * (local + rest / 2))):
+            self._computed[row] += np.bincount(classes, weights=weights, minlength=width)
         some = remote > 0
         tokens = remote[some].astype(np.float64)
         cell = classes[some] * _LENGTHS + np.minimum(_LENGTHS - 1, np.log2(tokens)).astype(np.int64)
@@ -157,5 +163,7 @@ class _Run:
                 remote_tokens=sum(one.remote_tokens for one in lengths),
                 remote_requests=sum(one.requests for one in lengths),
                 lengths=lengths,
+                computed_tokens=int(self._computed[0, number]),
+                computed_pair_tokens=float(self._computed[1, number]),
             )
         return found

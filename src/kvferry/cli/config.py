@@ -24,7 +24,7 @@ _WORDS_WITH_A_MEANING = {"true", "false", "null", "on", "off", "yes", "no", "y",
 @app.command
 def show(
     *,
-    file: str | None = None,
+    file: Annotated[str | None, Parameter(name=["--file", "--config"])] = None,
     set_: Annotated[list[str] | None, Parameter(name="--set")] = None,
     json: Json = False,
 ) -> None:

@@ -13,9 +13,11 @@ from typing import Literal, TypeVar
 import msgspec
 from cyclopts import App
 
-from ..config import cache_dir, load
-from ..errors import UsageError
+from ..config import Config, cache_dir, load
+from ..config.urls import hide_password
+from ..errors import StoreError, TierUnavailable, UsageError
 from ..runs.directory import RunDirectory
+from ..store.open import open_tier
 from .output import Json, write_json
 from .teller import Teller
 
@@ -54,7 +56,7 @@ def demo(
     seed
         Draws the documents and the unseen bandwidths.
     quick
-        A short form: fewer and shorter prompts.
+        A short form, about three minutes: fewer and shorter prompts.
     json
         Print summary.json to standard output at the end, and everything else to standard error.
     """
@@ -71,6 +73,8 @@ def demo(
     if pool is not None:
         overrides.append(f"pool={pool}")
     loaded = load(overrides=overrides)
+    if pool is not None:
+        _ask(pool, loaded.config)
     plan = QUICK if quick else FULL
     out = sys.stderr if json else sys.stdout
     with RunDirectory.create(
@@ -101,6 +105,23 @@ def demo(
     if json:
         write_json(summary)
     return 0 if all(summary.checks.values()) else 1
+
+
+def _ask(pool: str, config: Config) -> None:
+    """Ask the pool once: a demo over one that does not answer fails in every step, for minutes."""
+    # A plug-in may mind being opened twice.
+    if pool.startswith("plugin:"):
+        return
+    try:
+        tier = open_tier(pool, setting="--pool")
+        try:
+            tier.usage(config.timeouts.connect)
+        finally:
+            tier.close()
+    except StoreError as error:
+        raise TierUnavailable(
+            f"--pool {hide_password(pool)}: {error}; start it, or leave --pool away for an embedded one"
+        ) from error
 
 
 def _demo_vllm(model: str, folder: Path, *, seed: int, quick: bool, json: bool) -> int:

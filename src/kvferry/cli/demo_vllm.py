@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from ..report.decisions import seconds
+from ..runs.vllm_demo_summary import VllmDemoSummary
 from ..units import format_bytes
-
-if TYPE_CHECKING:
-    from ..measure.vllm.summary import VllmDemoSummary
 
 __all__ = ["render"]
 

@@ -23,6 +23,7 @@ from ..clock import Clock, MonotonicClock
 from ..config import Config, cache_dir, load, resolve_secret
 from ..config.urls import hide_password
 from ..errors import KvferryError
+from ..report.page.numbers import counted
 from ..runs.machine import describe_machine
 from ..units import GIB, format_bytes, format_seconds
 from .extras import installed_extras
@@ -41,7 +42,7 @@ _CLOCK_TOLERANCE = 0.02
 @app.default
 def run(
     *,
-    file: str | None = None,
+    file: Annotated[str | None, Parameter(name=["--file", "--config"])] = None,
     set_: Annotated[list[str] | None, Parameter(name="--set")] = None,
     vllm: str | None = None,
     model: str | None = None,
@@ -116,7 +117,7 @@ def _extras() -> Iterator[Finding]:
 def _machine(config: Config) -> Iterator[Finding]:
     machine = describe_machine()
     memory = "unknown memory" if machine.memory_bytes is None else format_bytes(machine.memory_bytes)
-    yield Finding("machine", "ok", f"{machine.cpu}, {machine.cores} cores, {memory}, {machine.os}")
+    yield Finding("machine", "ok", f"{machine.cpu}, {counted(machine.cores, 'core')}, {memory}, {machine.os}")
     if machine.memory_bytes is not None and config.host_memory >= machine.memory_bytes:
         yield Finding(
             "host_memory",

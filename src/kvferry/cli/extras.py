@@ -12,6 +12,8 @@ from typing import Literal
 
 import msgspec
 
+from ..errors import pip_install
+
 __all__ = ["Extra", "Part", "extra_of", "installed_extras"]
 
 _IMPORTED_AS = {
@@ -65,7 +67,7 @@ class Extra(msgspec.Struct, frozen=True):
     @property
     def remedy(self) -> str:
         """The command that installs it."""
-        return f"pip install 'kvferry[{self.name}]'"
+        return pip_install(self.name)
 
 
 def extra_of(module: str) -> str | None:

@@ -18,7 +18,7 @@ from cyclopts import Parameter
 from ..errors import UsageError
 from .handoff_eval_tables import eval_tables
 from .handoff_options import Device, Dtype, Threads
-from .output import Json, write_json
+from .output import Json, OverwritePage, write_json
 
 if TYPE_CHECKING:
     from ..engines.transformers.capture import Captured
@@ -43,6 +43,7 @@ def evaluate(
     fitted_on: Path | None = None,
     require: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     html: Path | None = None,
+    overwrite: OverwritePage = False,
     record: Path | None = None,
     dtype: Dtype = "float32",
     device: Device = "cpu",
@@ -115,7 +116,7 @@ def evaluate(
     if not 0 <= seed < 1 << 32:
         raise UsageError(f"--seed {seed}: from 0 to {(1 << 32) - 1:,}")
     check_computing(dtype=dtype, device=device, threads=threads)
-    _check_places(record, html)
+    _check_places(record, html, overwrite)
     check_map_file(map)
     wanted = Wanted(
         tasks=named,
@@ -148,7 +149,7 @@ def evaluate(
     if html is not None:
         from ..report.retention import write_retention_page
 
-        _say(f"page: {write_retention_page(found, html)}")
+        _say(f"page: {write_retention_page(found, html, overwrite=overwrite)}")
     if json:
         write_json(msgspec.to_builtins(found))
     else:
@@ -171,14 +172,16 @@ def _recorded(folder: Path, seed: int, source: Captured, target: Captured, dtype
     )
 
 
-def _check_places(record: Path | None, html: Path | None) -> None:
+def _check_places(record: Path | None, html: Path | None, overwrite: bool) -> None:
     """That what is written at the end can be: nothing is measured for a folder that is in use."""
     if record is not None and (record / "run.json").exists():
         raise UsageError(f"--record {record}: already holds a run; choose another folder or remove it")
     if record is not None and record.exists() and not record.is_dir():
         raise UsageError(f"--record {record}: is a file; name a folder")
-    if html is not None and html.is_dir():
-        raise UsageError(f"--html {html}: is a folder; name a file in it, such as {html / 'page.html'}")
+    if html is not None:
+        from ..report.page.document import check_place
+
+        check_place(html, overwrite=overwrite)
 
 
 def _fitted(folder: Path) -> frozenset[str]:

@@ -18,6 +18,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from .. import __version__
 from ..errors import KvferryError, MissingExtra, UsageError
 from .extras import extra_of
+from .parsing import explain
 
 __all__ = ["app", "main"]
 
@@ -77,7 +78,7 @@ def _run(words: list[str]) -> int:
     try:
         result = app(words, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(explain(error)) from error
     except ImportError as error:
         cause = error.__cause__ if isinstance(error.__cause__, ImportError) else error
         extra = extra_of(cause.name or "")
@@ -88,5 +89,7 @@ def _run(words: list[str]) -> int:
 
 
 def _fail(message: str, status: int) -> int:
-    print(f"kvferry: {' '.join(message.split())}", file=sys.stderr)
+    # A name or a line from a file may hold what a terminal would obey.
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(message.split()))
+    print(f"kvferry: {shown}", file=sys.stderr)
     return status

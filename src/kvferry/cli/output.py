@@ -12,10 +12,15 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from cyclopts import Parameter
 
-__all__ = ["Json", "write_columns", "write_json"]
+__all__ = ["Json", "OverwritePage", "write_columns", "write_json"]
 
 Json: TypeAlias = Annotated[bool, Parameter(show_default=False, help="Print JSON, for machines.")]
 """The flag that every reading command has."""
+
+OverwritePage: TypeAlias = Annotated[
+    bool, Parameter(name="--overwrite", show_default=False, help="Replace the page where its file exists.")
+]
+"""The flag of every command that writes a page where the user says."""
 
 
 def write_json(document: Any) -> None:

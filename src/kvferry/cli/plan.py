@@ -9,12 +9,14 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from ..analysis.analyse import ROOT, Question, analyse
+from ..analysis.words import counted
 from ..cost.profile import decode_profile
 from ..errors import UsageError
 from ..planner.verdict import Plan, plan
 from ..traces import open_trace
 from ..units import format_rate, format_seconds, parse_bytes
 from .output import Json, write_columns, write_json
+from .trace_files import ChatTemplate, FormatName, Tokenizer
 from .trace_sizes import tokens_of, weight_of
 
 __all__ = ["app"]
@@ -27,7 +29,7 @@ def run(
     *,
     trace: str,
     model: str,
-    profile: str,
+    profile: str | None = None,
     replicas: int = 1,
     capacity: str | None = None,
     capacity_tokens: str | None = None,
@@ -40,6 +42,9 @@ def run(
     block_tokens: Annotated[
         int | None, Parameter(help="Another size of block, where the file allows it.")
     ] = None,
+    format_: FormatName = None,
+    tokenizer: Tokenizer = None,
+    chat_template: ChatTemplate = None,
     json: Json = False,
 ) -> int:
     """What to do with this traffic: local cache, routing, or a shared pool, and where that turns.
@@ -55,7 +60,7 @@ def run(
     model
         A config.json, its folder, a GGUF file or the name of a preset.
     profile
-        A profile.json.
+        What a replica measured: the file of its setting profile, or profile-A.json of a demo's run. Required.
     replicas
         How many serve this trace.
     capacity
@@ -77,6 +82,11 @@ def run(
     """
     if not 0 <= decoding < math.inf:
         raise UsageError(f"--decoding: {decoding} requests do not decode; write 0 or more")
+    if profile is None:
+        raise UsageError(
+            "--profile FILE: a plan needs measured prices, from a replica with --set profile=FILE, or "
+            "RUN/profile-A.json of a kvferry demo"
+        )
     weight, name = weight_of(model, kv_dtype, None)
     path = Path(profile)
     try:
@@ -101,7 +111,16 @@ def run(
         class_field=by,
     )
     found = plan(
-        analyse(open_trace(trace, block_tokens=block_tokens), question),
+        analyse(
+            open_trace(
+                trace,
+                block_tokens=block_tokens,
+                format=format_,
+                tokenizer=tokenizer,
+                chat_template=chat_template,
+            ),
+            question,
+        ),
         measured,
         tier=tier,
         capacity_tokens=room,
@@ -116,11 +135,18 @@ def run(
 
 def _show(found: Plan) -> None:
     print(found.sentence)
+    for line in found.warnings:
+        print(f"Warning: {line}")
     print(
-        f"\n{found.trace}: {found.replicas} replica{'s' if found.replicas > 1 else ''}, "
+        f"\n{found.trace}: {counted(found.replicas, 'replica')}, "
         f"{found.bytes_per_token:,.6g} B a "
         f"token, times as measured on {found.host}"
     )
+    asked = "unknown, as all requests arrive at once"
+    if found.prefill_load is not None:
+        asked = f"{found.prefill_load:.3g} s a second of each replica"
+        asked += ", which is more than there is" if found.prefill_load > 1.0 else ""
+    print(f"  prefill behind the best local routing: {asked}")
     rows = [
         ("useful tokens hit", ""),
         ("without looking at prefixes", _percent(found.blind_hit)),
@@ -151,9 +177,9 @@ def _show(found: Plan) -> None:
             one.name,
             f"{one.requests_per_second:.3g}",
             _percent(one.h_remote),
-            _percent(one.loaded_share),
-            _seconds(one.recompute_seconds) if one.loaded_share else "-",
-            _seconds(one.remote_seconds) if one.loaded_share else "-",
+            "unknown" if one.loaded_share is None else _percent(one.loaded_share),
+            "-" if one.loaded_share == 0.0 else _seconds(one.recompute_seconds),
+            "-" if one.loaded_share == 0.0 else _seconds(one.remote_seconds),
             _seconds(one.stall_seconds),
             _seconds(one.benefit_seconds),
             _rate(one.break_even_bytes_per_second),
@@ -163,10 +189,20 @@ def _show(found: Plan) -> None:
     ]
     if len(table) > 1:
         write_columns(table, right=range(1, 9), indent="  ")
-        print(
-            f"  all classes: a replica's link busy for {_percent(found.link_busy_share)} of the time; at "
-            f"most {found.benefit_seconds_per_second:.3g} s of prefill spared a second; break-even "
-            f"{_rate(found.break_even_bytes_per_second)}"
+        if found.link_busy_share is None or found.benefit_seconds_per_second is None:
+            busy = "unknown: it was never measured"
+            spared = f"unknown, {found.most_seconds_per_second:.3g} s a second if loads took no time"
+        else:
+            busy = f"{_percent(found.link_busy_share)} of the time"
+            spared = f"at most {found.benefit_seconds_per_second:.3g} s a second of all replicas"
+        print("  all classes")
+        write_columns(
+            [
+                ("a replica's link busy", busy),
+                ("prefill spared", spared),
+                ("break-even", _rate(found.break_even_bytes_per_second)),
+            ],
+            indent="    ",
         )
     else:
         print("  nothing: no request would find more in a pool than its replica holds")

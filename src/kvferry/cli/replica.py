@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +21,7 @@ from ..errors import MissingExtra, UsageError
 from ..keys.pool import secret_of
 from ..runs.directory import RunDirectory
 from ..store.open import open_tier
-from ..units import parse_bytes
+from ..units import format_bytes, parse_bytes
 
 __all__ = ["app"]
 
@@ -50,7 +51,7 @@ def replica(
     max_context: int | None = None,
     dtype: str = "float32",
     exit_with_parent: bool = False,
-    config: Path | None = None,
+    config: Annotated[Path | None, Parameter(name=["--config", "--file"])] = None,
     set_: Annotated[tuple[str, ...], Parameter(name="--set", negative=())] = (),
 ) -> int:
     """Serve a model over the OpenAI HTTP API, with kvferry beside it.
@@ -90,12 +91,47 @@ def replica(
     for name, value in (("threads", threads), ("chunk-tokens", chunk_tokens), ("max-active", max_active)):
         if value < 1:
             raise UsageError(f"--{name} {value}: write 1 or more")
+    if max_context is not None and max_context < 1:
+        raise UsageError(f"--max-context {max_context}: write 1 or more")
+    # After the check above: it needs the extra `gateway`.
+    from ..serving.listen import check_port, reserved
+
+    check_port(port, "--port")
     logging.basicConfig(
         level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
     )
     loaded = load(file=config, overrides=set_)
     cache_bytes = parse_bytes(local_cache, "--local-cache")
     _try_settings(loaded.config)
+    with reserved(host, port) as listener:
+        return _serve(
+            loaded,
+            listener,
+            model=model,
+            threads=threads,
+            cache_bytes=cache_bytes,
+            chunk_tokens=chunk_tokens,
+            max_active=max_active,
+            max_context=max_context,
+            dtype=dtype,
+            exit_with_parent=exit_with_parent,
+        )
+
+
+def _serve(
+    loaded: Loaded,
+    listener: socket.socket,
+    *,
+    model: str,
+    threads: int,
+    cache_bytes: int,
+    chunk_tokens: int,
+    max_active: int,
+    max_context: int | None,
+    dtype: str,
+    exit_with_parent: bool,
+) -> int:
+    """Load the model and serve it until the process is asked to end."""
     if loaded.config.spans:
         from ..telemetry.exporting import send_spans
 
@@ -124,7 +160,7 @@ def replica(
     blocks = cache_bytes // runner.layout.block_bytes
     if blocks < 1:
         raise UsageError(
-            f"--local-cache {local_cache}: one block of {runner.layout.block_tokens} tokens takes "
+            f"--local-cache {format_bytes(cache_bytes)}: {runner.layout.block_tokens} tokens, a block, take "
             f"{runner.layout.block_bytes} bytes; write at least {runner.layout.block_bytes}B"
         )
     arena = Arena(blocks, runner.layout)
@@ -145,8 +181,7 @@ def replica(
     try:
         serve(
             make_app(TransformersEngine(runner, arena, scheduler, clock), ferry),
-            host=host,
-            port=port,
+            listener,
             ready=lambda taken: print(
                 json.dumps({"port": taken, "pid": os.getpid(), "model": runner.name}), flush=True
             ),

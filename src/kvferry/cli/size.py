@@ -18,7 +18,14 @@ from ..model.logs import read_log
 from ..model.open import open_model, preset_names
 from ..model.size import Size, size_of
 from ..model.transfer import Transfer, transfer_table
-from ..report.size import agreement_lines, layer_rows, size_lines, transfer_lines, transfer_rows
+from ..report.size import (
+    agreement_lines,
+    layer_rows,
+    size_lines,
+    transfer_lines,
+    transfer_rows,
+    transfer_sources,
+)
 from ..units import parse_bytes, parse_rate, parse_tokens
 from .output import Json, write_columns, write_json
 
@@ -214,6 +221,8 @@ def _print(size: Size, transfer: Transfer | None) -> None:
     for line in transfer_lines(transfer):
         print(line)
     write_columns(transfer_rows(transfer), right=(1,), indent="  ")
+    for line in transfer_sources(transfer):
+        print(f"  {line}")
 
 
 def _document(size: Size, transfer: Transfer | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ..report.decisions import DECISION_COLUMNS, decision_row
+from ..report.page.numbers import counted
 
 if TYPE_CHECKING:
     from ..measure.demo.replicas import Asked
@@ -48,7 +49,7 @@ class Teller:
         self._bar.stop()
 
     def step(self, number: int, title: str, requests: int) -> None:
-        count = f" ({requests} requests)" if requests else ""
+        count = f" ({counted(requests, 'request')})" if requests else ""
         self._bar.update(self._task, description=f"step {number}")
         self._say(f"\n[{self._clock()}] {number}. {title}{count}")
         if number > 1:

@@ -13,12 +13,13 @@ from cyclopts import App, Group, Parameter
 
 from ..analysis.analyse import ROOT, Question, analyse
 from ..analysis.capacity import effective_capacity
-from ..errors import UsageError
+from ..analysis.words import counted
+from ..errors import FormatError, UsageError
 from ..traces import open_trace
 from ..traces.chunk import Format
 from ..units import parse_bytes, parse_seconds
 from . import trace_files, trace_lint, trace_record
-from .output import Json, write_json
+from .output import Json, OverwritePage, write_json
 from .trace_folder import Reading, analyse_folder
 from .trace_sizes import bytes_of, tokens_of, weight_of
 from .trace_view import show, show_folder
@@ -65,6 +66,7 @@ def analyze(
     workers: Annotated[int, Parameter(group=_MANY)] = 1,
     ray: Annotated[str | None, Parameter(group=_MANY)] = None,
     html: str | None = None,
+    overwrite: OverwritePage = False,
     json: Json = False,
 ) -> int:
     """What a trace says: hits under every denominator, the curve, misses by cause, routing, flows, classes.
@@ -178,6 +180,8 @@ def analyze(
         if html is not None:
             raise UsageError("--html: is the page of one trace; leave --each, --workers and --ray away")
         folder = analyse_folder(file, Reading(options=options), question, workers=workers, ray_address=ray)
+        if not folder.requests:
+            raise FormatError(f"{file}: no row of its {counted(len(folder.files), 'file')} can be used")
         if json:
             write_json(folder)
         else:
@@ -185,12 +189,17 @@ def analyze(
         return 0
     if html is not None:
         from ..report.page import write_analysis_page
+        from ..report.page.document import check_place
         from ..report.page.library import chart_library
 
-        chart_library()  # what is missing is said before the work, not after it
+        # What is missing is said before the work, not after it.
+        chart_library()
+        check_place(html, overwrite=overwrite)
     result = analyse(open_trace(file, **options), question)  # type: ignore[arg-type]
+    if not result.requests:
+        raise FormatError(result.recommendation)
     if html is not None:
-        write_analysis_page(result, Path(html))
+        write_analysis_page(result, Path(html), overwrite=overwrite)
     if json:
         write_json(result)
     else:

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 from cyclopts import Parameter
 
+from ..analysis.words import counted
 from ..errors import UsageError
 from ..traces import Problems, Trace, open_trace
 from ..traces.chunk import Format
@@ -20,7 +21,19 @@ from ..traces.convert import anonymize as write_anonymous
 from ..units import parse_seconds
 from .output import Json, write_json
 
-__all__ = ["Overwrite", "SecretFile", "Strict", "anonymize", "complain", "convert", "done", "synthesize"]
+__all__ = [
+    "ChatTemplate",
+    "FormatName",
+    "Overwrite",
+    "SecretFile",
+    "Strict",
+    "Tokenizer",
+    "anonymize",
+    "complain",
+    "convert",
+    "done",
+    "synthesize",
+]
 
 Overwrite = Annotated[bool, Parameter(help="Replace OUT where it exists.")]
 Strict = Annotated[bool, Parameter(help="Stop at the first bad row; else bad rows are counted.")]
@@ -210,10 +223,13 @@ def done(written: Written, trace: Trace, json: bool) -> int:
     blocks = ""
     if trace.has_blocks:
         blocks = (
-            f", {written.block_references:,} blocks of {trace.block_tokens} tokens asked for, "
-            f"{written.unique_blocks:,} different"
+            f", {counted(written.block_references, 'block')} of {counted(trace.block_tokens, 'token')} asked "
+            f"for, {written.unique_blocks:,} different"
         )
-    print(f"{written.path}: {written.requests:,} requests, {written.input_tokens:,} input tokens{blocks}")
+    print(
+        f"{written.path}: {counted(written.requests, 'request')}, "
+        f"{counted(written.input_tokens, 'input token')}{blocks}"
+    )
     return 0
 
 
@@ -222,7 +238,8 @@ def complain(problems: Problems) -> None:
     for problem in problems.first:
         print(f"kvferry: bad row: {problem}", file=sys.stderr)
     if problems.count:
-        print(f"kvferry: {problems.count:,} bad rows were left out", file=sys.stderr)
+        left = "was" if problems.count == 1 else "were"
+        print(f"kvferry: {counted(problems.count, 'bad row')} {left} left out", file=sys.stderr)
 
 
 def _not_itself(file: str, out: str) -> None:

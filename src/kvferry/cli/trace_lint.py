@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,10 +19,12 @@ from ..analysis.lint import (
     Render,
     by_bytes,
     by_tokenizer,
+    fields_of,
     prompts_of,
 )
 from ..analysis.lint.baseline import BaselineResult, compare
 from ..analysis.lint.mending import where
+from ..analysis.words import counted
 from ..errors import FormatError, UsageError
 from ..traces.chunk import Problems
 from ..traces.openai import Tokens
@@ -30,6 +33,7 @@ from .output import Json, write_columns, write_json
 
 __all__ = ["lint"]
 
+_LOOKED_AT = 100
 _NEUTRAL = "neutral form: system messages, tools, then turns (give --chat-template for the engine's own)"
 
 
@@ -140,13 +144,21 @@ def _reading(tokenizer: Path | None, chat_template: Path | None) -> tuple[Counti
 
 
 def _prompts(path: Path, problems: Problems, by: str | None, render: Render | None) -> Iterator[Prompt]:
-    """The log's prompts; an error if it has none."""
-    found = 0
+    """The log's prompts; an error if it has none, or if `by` is the field of none."""
+    found = named = 0
     try:
         with path.open("rb") as lines:
             for prompt in prompts_of(lines, problems, path=str(path), by=by, render=render):
                 found += 1
+                named += prompt.service is not None
                 yield prompt
+        if by is not None and found and not named:
+            with path.open("rb") as lines:
+                known = ", ".join(fields_of(islice(lines, _LOOKED_AT))) or "none"
+            raise UsageError(
+                f"--by {by}: no row of {path} has this field as a text or a whole number; its first rows "
+                f"have {known}; leave --by away to sort prompts by service, or by likeness"
+            )
     except OSError as error:
         raise FormatError(f"{path}: cannot read this file: {error.strerror}") from error
     if not found:
@@ -157,7 +169,8 @@ def _prompts(path: Path, problems: Problems, by: str | None, render: Render | No
 def _print(result: LintResult, top: int) -> None:
     share = 100 * result.cached_tokens / result.input_tokens if result.input_tokens else 0.0
     print(
-        f"{result.requests:,} requests, {result.input_tokens:,} tokens, of which a cache without end holds "
+        f"{counted(result.requests, 'request')}, {counted(result.input_tokens, 'token')}, of which a cache "
+        "without end holds "
         f"{result.cached_tokens:,} ({share:.1f} %) in blocks of {result.block_tokens}"
     )
     print(f"  tokens: {result.counting}")
@@ -168,7 +181,7 @@ def _print(result: LintResult, top: int) -> None:
         print(f"    {problem}")
     print()
     if result.findings:
-        rows = [("cause", "place", "service", "requests", "lost tokens", "with later", "held apart")]
+        rows = [("cause", "place", "service", "lost in", "lost tokens", "with later", "held apart")]
         rows += [
             (
                 one.cause,
@@ -196,9 +209,11 @@ def _print_finding(number: int, finding: Finding) -> None:
     place = "" if finding.place == "tools" else f" at {where(finding.place, finding.line_in_place)}"
     print(f"{number}. {finding.what}{place} ({_names(finding)})")
     print(f"   lines {example.earlier_line} and {example.line}: {example.before} / {example.after}")
+    lost = f"lost in {counted(finding.requests, 'request')}"
     if finding.services:
         named = ", ".join(f"{name} ({count:,})" for name, count in list(finding.services.items())[:5])
-        print(f"   requests that have it: {named}")
+        lost += f", present in: {named}"
+    print(f"   {lost}")
     print(f"   {finding.mend}")
 
 
@@ -227,5 +242,5 @@ def _print_change(change: BaselineResult) -> None:
     for name in change.unmatched:
         print(f"  not compared: {name}")
     if change.bad_rows:
-        print(f"  {change.bad_rows:,} rows of {change.path} could not be used")
+        print(f"  {counted(change.bad_rows, 'row')} of {change.path} could not be used")
     print(f"{'FAILED: ' if change.failed else ''}{change.sentence}")

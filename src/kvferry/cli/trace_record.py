@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..analysis.words import counted
 from ..errors import FormatError, UsageError
 from ..traces import Problems, open_trace
 from ..traces.convert import new_secret, read_secret, write_own
@@ -109,7 +110,7 @@ def _record_followed(
     if json:
         write_json({"path": str(out), "requests": requests, "bad_rows": problems.count})
     else:
-        print(f"{out}: {requests:,} requests")
+        print(f"{out}: {counted(requests, 'request')}")
     return 0
 
 

@@ -1,13 +1,16 @@
 """An analysis as text: what to do first, then hits, curve, misses, routing, flows, classes.
 
-Owns the words and the order. Every ratio stands beside its denominator.
+Owns the words and the order. Every ratio stands beside its denominator. Tables keep to a terminal of 100
+columns as far as names from the trace do.
 """
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 
-from ..analysis.result import Analysis, CurvePoint, Misses
+from ..analysis.result import Analysis, ClassResult, CurvePoint, Misses
+from ..analysis.words import counted
 from ..units import format_bytes, format_seconds
 from .output import write_columns
 from .trace_folder import FolderAnalysis
@@ -15,6 +18,7 @@ from .trace_folder import FolderAnalysis
 __all__ = ["show", "show_folder"]
 
 _BAR = 40
+_WIDTH = 100
 _CURVE_ROWS = 12
 _CLASS_ROWS = 12
 
@@ -51,8 +55,8 @@ def show(result: Analysis) -> None:
 def show_folder(result: FolderAnalysis) -> None:
     """Print it, a row a file."""
     print(
-        f"{result.path}: {len(result.files)} files, {result.requests:,} requests, {result.input_tokens:,} "
-        "tokens"
+        f"{result.path}: {counted(len(result.files), 'file')}, {counted(result.requests, 'request')}, "
+        f"{counted(result.input_tokens, 'token')}"
     )
     print(
         f"hits of caches that forget nothing, one a file: {_percent(result.hit.by_token)} by token, "
@@ -74,16 +78,17 @@ def show_folder(result: FolderAnalysis) -> None:
 
 
 def _head(result: Analysis) -> Iterator[str]:
+    yield f"{result.recommendation}\n"
     yield (
-        f"{result.path} ({result.format}): {_counted(result.requests, 'request')} in "
+        f"{result.path} ({result.format}): {counted(result.requests, 'request')} in "
         f"{format_seconds(result.span_seconds)}, "
-        f"{result.input_tokens:,} tokens in, {result.output_tokens:,} out"
+        f"{counted(result.input_tokens, 'token')} in, {result.output_tokens:,} out"
     )
     if result.hit is not None:
         weight = "" if result.unique_bytes is None else f", {format_bytes(result.unique_bytes)}"
         yield (
-            f"{result.blocks:,} blocks of {result.block_tokens} tokens, {result.unique_blocks:,} of them "
-            f"different{weight}"
+            f"{counted(result.blocks, 'block')} of {counted(result.block_tokens, 'token')}, "
+            f"{result.unique_blocks:,} of them different{weight}"
         )
     if result.capacity is not None:
         c = result.capacity
@@ -93,10 +98,9 @@ def _head(result: Analysis) -> Iterator[str]:
             f"reserved, {format_bytes(c.fragmentation_bytes)} of fragmentation"
         )
     if result.problems.rows:
-        yield f"left out: {_counted(result.problems.rows, 'bad row')}"
+        yield f"left out: {counted(result.problems.rows, 'bad row')}"
         for problem in result.problems.first:
             yield f"  line {problem.line}: {problem.message}"
-    yield f"\n{result.recommendation}"
     for question in result.cannot:
         yield f"not answered: {question}"
 
@@ -107,14 +111,15 @@ def _show_curve(result: Analysis) -> None:
     most = max((point.hit_by_token for point in points), default=0.0)
     if not most:
         return
-    worst = "" if result.sampled is None else (
-        f"; a sample of {result.sampled.rate:.0%} of the blocks is off by {result.sampled.mean_error:.2%}, "
-        f"at worst {result.sampled.worst_error:.2%}"
-    )  # fmt: skip
-    print(f"\nOne LRU cache, hits by token at each capacity (exact{worst})")
+    print("\nOne LRU cache, hits by token at each capacity (exact)")
+    if result.sampled is not None:
+        print(
+            f"  a sample of {result.sampled.rate:.0%} of the blocks is off by "
+            f"{result.sampled.mean_error:.2%}, at worst {result.sampled.worst_error:.2%}"
+        )
     rows = [
         (
-            f"{point.capacity_tokens:,} tokens",
+            counted(point.capacity_tokens, "token"),
             "" if point.capacity_bytes is None else format_bytes(point.capacity_bytes),
             _percent(point.hit_by_token),
             "█" * round(_BAR * point.hit_by_token / most),
@@ -129,7 +134,7 @@ def _show_curve(result: Analysis) -> None:
             [
                 (
                     one.policy,
-                    f"{one.capacity_tokens:,} tokens",
+                    counted(one.capacity_tokens, "token"),
                     _percent(one.hit_by_token),
                     "the bound" if one.policy == "belady" else "",
                 )
@@ -181,7 +186,9 @@ def _show_routing(result: Analysis) -> None:
         )
     write_columns(rows, right=(1, 2, 3, 4, 5), indent="  ")
     size = (
-        "without limit" if gain.pool_capacity_tokens is None else f"of {gain.pool_capacity_tokens:,} tokens"
+        "without limit"
+        if gain.pool_capacity_tokens is None
+        else f"of {counted(gain.pool_capacity_tokens, 'token')}"
     )
     ratio = "" if gain.ratio is None else f", {gain.ratio:.2f} x the best local routing ({gain.best_local})"
     print(f"  one pool {size}: {_percent(gain.pool_hit_by_token)}{ratio}")
@@ -198,7 +205,7 @@ def _show_flows(result: Analysis) -> None:
         f"{format_seconds(window.write_start_seconds)}"
     )
     print(f"\nFlows of a pool that serves every hit, worst {format_seconds(window.seconds)} ({where})")
-    rows = [("Gbit/s", "read", "write", "copies", "a storage node", "")]
+    rows = [("Gbit/s", "read", "write", "copies", "a storage node")]
     rows += [
         (
             one.name,
@@ -206,11 +213,12 @@ def _show_flows(result: Analysis) -> None:
             _gigabits(one.write_bits_per_second),
             _gigabits(one.replica_bits_per_second),
             _gigabits(one.per_node_bits_per_second),
-            one.what,
         )
         for one in result.flows.pictures
     ]
     write_columns(rows, right=(1, 2, 3, 4), indent="  ")
+    for one in result.flows.pictures:
+        print(textwrap.fill(f"{one.name}: {one.what}", _WIDTH, initial_indent="  ", subsequent_indent="    "))
 
 
 def _show_classes(result: Analysis) -> None:
@@ -225,43 +233,59 @@ def _show_classes(result: Analysis) -> None:
             "reuse p50",
             "p95",
             "TTL",
-            "never read",
-            "second touch",
+            "never reused",
         )
     ]
     # Rows of prompts that were asked once say nothing and push the others out; the last row is the rest.
     shown = [one for one in result.classes if one.requests > 1][:_CLASS_ROWS]
-    for one in shown:
-        by_name = {policy.policy: policy for policy in one.publication}
-        rows.append(
-            (
-                one.name,
-                f"{one.requests:,}",
-                _percent(one.token_share),
-                _percent(one.hit_useful_tokens),
-                "-" if one.top_tenth_share is None else _percent(one.top_tenth_share),
-                _seconds(one.interval_p50_seconds),
-                _seconds(one.interval_p95_seconds),
-                _seconds(one.ttl_seconds),
-                _percent(one.never_read_tokens / max(1, one.unique_tokens)),
-                f"{_percent(by_name['second-touch'].served_tokens / max(1, by_name['all'].served_tokens))} "
-                "for "
-                f"{_percent(by_name['second-touch'].written_tokens / max(1, by_name['all'].written_tokens))}",
-            )
+    rows += [
+        (
+            one.name,
+            f"{one.requests:,}",
+            _percent(one.token_share),
+            _percent(one.hit_useful_tokens),
+            "-" if one.top_tenth_share is None else _percent(one.top_tenth_share),
+            _seconds(one.interval_p50_seconds),
+            _seconds(one.interval_p95_seconds),
+            _seconds(one.ttl_seconds),
+            _percent(one.never_read_tokens / max(1, one.unique_tokens)),
         )
-    write_columns(rows, right=range(1, 10), indent="  ")
+        for one in shown
+    ]
+    write_columns(rows, right=range(1, 9), indent="  ")
     if len(result.classes) > len(shown):
         left = sum(one.token_share for one in result.classes) - sum(one.token_share for one in shown)
         print(f"  and {len(result.classes) - len(shown)} more, {_percent(left)} of the tokens, with --json")
     print(
-        "  top tenth: share of reuses on a tenth of the blocks; TTL keeps 99 % of the reuses; never read: "
-        "of what is\n"
-        "  different; second touch: hits served for bytes written, against publishing everything"
+        "  top tenth: share of reuses on a tenth of the blocks; TTL keeps 99 % of the reuses; never reused:\n"
+        "  of all different tokens, those that one request alone asked for"
     )
+    _show_publication(shown)
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+def _show_publication(shown: Sequence[ClassResult]) -> None:
+    rows = [("class", "permitted", "never read", "second touch writes", "and serves")]
+    for one in shown:
+        by_name = {policy.policy: policy for policy in one.publication}
+        all_, second = by_name["all"], by_name["second-touch"]
+        if all_.written_tokens:
+            rows.append(
+                (
+                    one.name,
+                    _percent(all_.written_tokens / max(1, one.unique_tokens)),
+                    _percent(all_.never_read_tokens / all_.written_tokens),
+                    _percent(second.written_tokens / all_.written_tokens),
+                    "-" if not all_.served_tokens else _percent(second.served_tokens / all_.served_tokens),
+                )
+            )
+    if len(rows) == 1:
+        return
+    print("\nPublishing on the second touch, against publishing all that boundaries permit")
+    write_columns(rows, right=range(1, 5), indent="  ")
+    print(
+        "  permitted: of all different tokens, those in full blocks within the declared boundaries; the\n"
+        "  other three are shares of what publishing these writes and serves"
+    )
 
 
 def _seconds(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""`kvferry why RUN REQUEST`: one request's story, told from its record in decisions.jsonl.
+"""`kvferry why RUN [REQUEST]`: one request's story, told from its record in decisions.jsonl.
 
 Owns the telling: what was on offer, what both ways were predicted to take, what was chosen and why, where
 the seconds went, and what the other choice would have given. It computes nothing that the record does not
@@ -8,17 +8,20 @@ hold, except sums.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from cyclopts import App
 
-from ..errors import UsageError
+from ..errors import FormatError, UsageError
 from ..gate.facts import Decision, Reason
+from ..report.page.numbers import counted
 from ..runs.decisions import DecisionRecord, LoadRecord
 from ..runs.directory import RunDirectory
 from ..units import format_bytes, format_rate, format_seconds
 from .output import Json, write_columns, write_json
+from .why_list import list_requests
 
 __all__ = ["REASONS", "app"]
 
@@ -47,7 +50,7 @@ REASONS = {
 
 
 @app.default
-def run(run: str, request: str, /, *, json: Json = False) -> None:
+def run(run: str, request: str | None = None, /, *, json: Json = False) -> None:
     """One request's story: decision, counterfactual, legs, cause.
 
     Parameters
@@ -55,9 +58,21 @@ def run(run: str, request: str, /, *, json: Json = False) -> None:
     run
         A run directory.
     request
-        The request's id, its decision_id, or the beginning of one that no other request shares.
+        The request's id, its decision_id, or the beginning of one that no other request shares. Without it,
+        the requests are listed, those whose decision lost the most first, then the newest.
     """
-    records = _find(run, request)
+    every = _read(run)
+    if request is None:
+        if not every and not json:
+            raise UsageError(
+                f"{run} records no request yet; with record={run} a replica writes one a request"
+            )
+        if json:
+            write_json(every)
+        else:
+            list_requests(run, every)
+        return
+    records = _find(run, request, every)
     if json:
         write_json(records if len(records) > 1 else records[0])
         return
@@ -67,9 +82,22 @@ def run(run: str, request: str, /, *, json: Json = False) -> None:
         _tell(record)
 
 
-def _find(run: str, request: str) -> list[DecisionRecord]:
+def _read(run: str) -> list[DecisionRecord]:
+    """Every record that parses; how many do not is said on standard error."""
+    directory = RunDirectory.open(run)
+    if not (directory.path / "decisions.jsonl").exists():
+        return []
+    bad: list[str] = []
+    records: list[DecisionRecord] = list(directory.decisions(DecisionRecord, skipped=bad.append))
+    if bad and not records:
+        raise FormatError(f"no line parses: {bad[0]}")
+    if bad:
+        print(f"kvferry: {counted(len(bad), 'line')} left out, the first: {bad[0]}", file=sys.stderr)
+    return records
+
+
+def _find(run: str, request: str, records: Sequence[DecisionRecord]) -> Sequence[DecisionRecord]:
     """The records of the one request meant; several when it was served more than once."""
-    records: list[DecisionRecord] = list(RunDirectory.open(run).decisions(DecisionRecord))
     exact = [record for record in records if request in (record.request_id, record.decision_id)]
     if exact:
         return exact
@@ -98,14 +126,18 @@ def _request(record: DecisionRecord) -> Iterator[tuple[str, str]]:
     blocks, tail = divmod(record.prompt_tokens, record.block_tokens)
     yield (
         "prompt",
-        f"{record.prompt_tokens:,} tokens: {blocks} blocks of {record.block_tokens}, a tail of {tail}",
+        f"{counted(record.prompt_tokens, 'token')}: {counted(blocks, 'block')} of {record.block_tokens}, "
+        f"a tail of {tail}",
     )
     if record.facts is None:
         yield "on offer", "unknown: no decision was reached"
         return
     offered = record.offered_tokens
     size = format_bytes(offered * record.bytes_per_token)
-    yield "on offer", f"{offered:,} tokens ({size}) beyond {record.facts.local_tokens:,} held locally"
+    yield (
+        "on offer",
+        f"{counted(offered, 'token')} ({size}) beyond {record.facts.local_tokens:,} held locally",
+    )
     if record.alien_fields:
         yield "incompatible", f"held under another namespace, which differs in {record.alien_fields}"
 
@@ -118,19 +150,42 @@ def _decision(record: DecisionRecord) -> Iterator[tuple[str, str]]:
         yield "decision", f"none: {why}"
         return
     if decision.candidate_bytes:
-        yield (
-            "load",
-            f"predicted {format_seconds(decision.load_median_seconds)}, at most "
-            f"{format_seconds(decision.load_high_seconds)} in {record.terms.load_quantile:.0%} of cases, "
-            f"{format_seconds(decision.interference_seconds)} taken from others",
-        )
-        yield (
-            "recompute",
-            f"predicted {format_seconds(decision.recompute_seconds)}; the load has to win by "
-            f"{format_seconds(decision.margin_seconds)}",
-        )
+        yield "load", _predicted_load(record, decision)
+        yield "recompute", _predicted_recompute(record, decision)
     chosen = f"load up to block {decision.end_block}" if decision.loads else "recompute"
     yield "decision", f"{chosen}: {REASONS[decision.reason]} ({decision.reason.value})"
+
+
+def _predicted_load(record: DecisionRecord, decision: Decision) -> str:
+    if _load_is_unknown(record, decision):
+        looked_up = 0.0 if record.facts is None else record.facts.lookup_seconds
+        return f"unknown: nothing was read from there before; look-up {format_seconds(looked_up)}"
+    return (
+        f"predicted {format_seconds(decision.load_median_seconds)}, at most "
+        f"{format_seconds(decision.load_high_seconds)} in {record.terms.load_quantile:.0%} of cases, "
+        f"{format_seconds(decision.interference_seconds)} taken from others"
+    )
+
+
+def _predicted_recompute(record: DecisionRecord, decision: Decision) -> str:
+    if record.facts is not None and record.facts.live.prefill_observations == 0:
+        return "unknown: nothing was computed here before"
+    return (
+        f"predicted {format_seconds(decision.recompute_seconds)}; the load has to win by "
+        f"{format_seconds(decision.margin_seconds)}"
+    )
+
+
+def _load_is_unknown(record: DecisionRecord, decision: Decision) -> bool:
+    """Whether a tier that held candidates had never been read: the figure is then the look-up alone."""
+    if record.facts is None:
+        return False
+    first = record.facts.local_tokens // record.facts.block_tokens
+    for segment in record.facts.segments:
+        if segment.observations == 0 and first < decision.candidate_end_block:
+            return True
+        first = segment.stop_block
+    return False
 
 
 def _what_happened(record: DecisionRecord) -> Iterator[tuple[str, str]]:
@@ -140,7 +195,9 @@ def _what_happened(record: DecisionRecord) -> Iterator[tuple[str, str]]:
     steps = [f"lookup {format_seconds(actual.lookup_seconds)}"]
     if actual.load_seconds is not None:
         steps.append(f"load {format_seconds(actual.load_seconds)}")
-    steps.append(f"prefill {format_seconds(actual.prefill_seconds)} for {actual.computed_tokens:,} tokens")
+    steps.append(
+        f"prefill {format_seconds(actual.prefill_seconds)} for {counted(actual.computed_tokens, 'token')}"
+    )
     if actual.ttft_seconds is not None:
         steps.append(f"first token after {format_seconds(actual.ttft_seconds)}")
     yield "actual", ", ".join(steps)
@@ -149,7 +206,7 @@ def _what_happened(record: DecisionRecord) -> Iterator[tuple[str, str]]:
     if record.decision is not None and record.decision.candidate_bytes:
         yield "otherwise", _counterfactual(record, record.decision)
     ledger = [f"{outcome.value} {tokens:,}" for outcome, tokens in record.ledger.items() if tokens]
-    yield "ledger", f"{' + '.join(ledger) or '0'} = {sum(record.ledger.values()):,} tokens"
+    yield "ledger", f"{' + '.join(ledger) or '0'} = {counted(sum(record.ledger.values()), 'token')}"
     if record.published:
         yield "published", ", ".join(f"blocks {start}-{stop - 1}" for start, stop in record.published)
     if record.aborted:
@@ -179,6 +236,9 @@ def _counterfactual(record: DecisionRecord, decision: Decision) -> str:
     else:
         took = record.actual.recompute_seconds
         other, name = decision.load_median_seconds + decision.interference_seconds, "loading"
+    unknown = record.facts is not None and record.facts.live.prefill_observations == 0
+    if unknown if decision.loads else _load_is_unknown(record, decision):
+        return f"what {name} would have taken is unknown"
     if took is None:
         return f"{name} was predicted to take {format_seconds(other)}"
     if record.lost_seconds > 0:

@@ -109,6 +109,10 @@ def size_of(model: Model, setup: Setup, *, layers: bool = True) -> Size:
     notes = [*model.notes, *layout.notes]
     if setup.context is None and model.context is not None:
         notes.append(f"the longest context is the model's own, {model.context:,}; say --context for another")
+    if setup.context is not None and model.context is not None and setup.context > model.context:
+        notes.append(
+            f"a context of {setup.context:,} exceeds the {model.context:,} positions in the model's config"
+        )
     return Size(
         source=model.source,
         architecture=model.architecture,

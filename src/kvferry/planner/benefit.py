@@ -6,7 +6,8 @@ per request of the class; times its rate, the seconds of prefill that a second o
 counts only what a pool adds behind the best local routing. T_recompute and T_remote come from the profile,
 for each length apart, because a prefill is not linear and the rule loads only where the slow end of a load
 beats the middle of a recompute. What writing and evicting cost others is in no profile: they are None, the
-benefit is an upper bound, and whoever reads it must not take it for a verdict.
+benefit is an upper bound, and whoever reads it must not take it for a verdict. On a link whose rate nobody
+has measured all that a load would take or spare is None; the break-even, which needs no link, is known.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ from ..errors import UsageError
 
 __all__ = ["ClassBenefit", "Link", "benefits", "link_of"]
 
-_NONE = Sharing(local_tokens=0, remote_tokens=0, remote_requests=0, lengths=())
+_NONE = Sharing(
+    local_tokens=0,
+    remote_tokens=0,
+    remote_requests=0,
+    lengths=(),
+    computed_tokens=0,
+    computed_pair_tokens=0.0,
+)
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +38,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     tier: str
     setup_seconds: float
     bytes_per_second: float | None
-    """None: could not be told from the setup."""
+    """None: not known."""
     spread_p95: float
     """A slow load over a usual one."""
     measured: bool
@@ -47,31 +55,43 @@ class ClassBenefit(msgspec.Struct, frozen=True, kw_only=True):
     """What a pool adds to them."""
     h_remote: float
     """Share of the class's requests that find something in the pool that their replica lacks."""
-    loaded_share: float
-    """Of these, the share for which the rule loads."""
-    loaded_tokens: int
+    loaded_share: float | None
+    """Of these, the share for which the rule loads; like all that loads decide, None on a link of unknown
+    rate."""
+    loaded_tokens: int | None
     recompute_seconds: float
-    remote_seconds: float
+    """Over all remote hits on a link of unknown rate, else over the loaded ones."""
+    remote_seconds: float | None
     stall_seconds: float | None
-    """P_stall of a request; None: interference was not measured."""
+    """P_stall of a request; None also where interference was not measured."""
     write_seconds: None
     """P_write: unknown before a load test."""
     eviction_seconds: None
     """P_eviction: unknown before a load test."""
-    link_busy_share: float
+    link_busy_share: float | None
     """Seconds of loads in a second of traffic."""
-    benefit_seconds: float
+    benefit_seconds: float | None
     """E of a request, without what is not known: an upper bound."""
-    benefit_seconds_per_second: float
+    benefit_seconds_per_second: float | None
     """rate x E."""
+    most_seconds_per_second: float
+    """What a second of traffic would be spared if loads took no time."""
+    prefill_seconds_per_second: float
+    """What replicas have to prefill for in a second of traffic without a pool; what a step costs beside its
+    tokens is counted for whole chunks only, so that it is a little too low."""
     break_even_bytes_per_second: float | None
     """Below it recompute wins on average; infinite where setup alone takes as long, None where a pool
     adds nothing."""
 
 
 def link_of(profile: Profile, tier: str | None) -> Link:
-    """The leg of `tier` (None: the pool's, or the only one). Raises `UsageError` with the names there are."""
+    """The leg of `tier` (None: the pool's, or the only one). Raises `UsageError` with the names there are.
+
+    A replica without a pool has measured no link at all: that is the pool's, of unknown rate.
+    """
     names = sorted(profile.legs)
+    if not names and tier is None:
+        return Link(tier="pool", setup_seconds=0.0, bytes_per_second=None, spread_p95=1.0, measured=False)
     name = tier or ("pool" if "pool" in profile.legs or len(names) != 1 else names[0])
     if name not in profile.legs:
         known = ", ".join(names) or "none: no load was measured"
@@ -129,9 +149,9 @@ class _Rule(msgspec.Struct, frozen=True):
     margin_share: float
 
     def load(self, tokens: float) -> float:
-        """Seconds of one load; infinite on a link of unknown rate."""
-        rate = self.link.bytes_per_second
-        return math.inf if rate is None else self.link.setup_seconds + tokens * self.bytes_per_token / rate
+        """Seconds of one load."""
+        rate = self.link.bytes_per_second or math.inf
+        return self.link.setup_seconds + tokens * self.bytes_per_token / rate
 
     def stall(self, load_seconds: float) -> float:
         return self.growth * load_seconds + self.held
@@ -151,11 +171,14 @@ def _benefit(
     chunk: int,
     measured: bool,
 ) -> ClassBenefit:
+    open_ = rule.link.bytes_per_second is None and sharing.remote_requests > 0
     loaded = loaded_tokens = 0
     recompute = remote = stall = all_recompute = 0.0
     for bin_ in sharing.lengths:
         seconds = _recompute(bin_, prefill, chunk)
         all_recompute += seconds
+        if open_:
+            continue
         load = rule.load(bin_.remote_tokens / bin_.requests)
         if not rule.carries(load, seconds / bin_.requests):
             continue
@@ -167,34 +190,41 @@ def _benefit(
     benefit = (recompute - remote - stall) / one.requests if one.requests else 0.0
     rate = one.requests / span if span > 0 else 0.0
     tokens = max(1, one.input_tokens)
+    hits = sharing.remote_requests
+    own = _seconds(sharing.computed_tokens, sharing.computed_pair_tokens, prefill, chunk)
+    mean = all_recompute / hits if open_ else recompute / loaded if loaded else 0.0
     return ClassBenefit(
         name=one.name,
         requests_per_second=rate,
         local_share=sharing.local_tokens / tokens,
         remote_share=sharing.remote_tokens / tokens,
-        h_remote=sharing.remote_requests / max(1, one.requests),
-        loaded_share=loaded / sharing.remote_requests if sharing.remote_requests else 0.0,
-        loaded_tokens=loaded_tokens,
-        recompute_seconds=recompute / loaded if loaded else 0.0,
-        remote_seconds=remote / loaded if loaded else 0.0,
-        stall_seconds=(stall / one.requests if one.requests else 0.0) if measured else None,
+        h_remote=hits / max(1, one.requests),
+        loaded_share=None if open_ else loaded / hits if hits else 0.0,
+        loaded_tokens=None if open_ else loaded_tokens,
+        recompute_seconds=mean,
+        remote_seconds=None if open_ else remote / loaded if loaded else 0.0,
+        stall_seconds=None if open_ or not measured else stall / one.requests if one.requests else 0.0,
         write_seconds=None,
         eviction_seconds=None,
-        link_busy_share=remote / span if span > 0 else 0.0,
-        benefit_seconds=benefit,
-        benefit_seconds_per_second=rate * benefit,
-        break_even_bytes_per_second=_break_even(
-            sharing.remote_tokens, sharing.remote_requests, all_recompute, rule
-        ),
+        link_busy_share=None if open_ else remote / span if span > 0 else 0.0,
+        benefit_seconds=None if open_ else benefit,
+        benefit_seconds_per_second=None if open_ else rate * benefit,
+        most_seconds_per_second=all_recompute / span if span > 0 else 0.0,
+        prefill_seconds_per_second=own / span if span > 0 else 0.0,
+        break_even_bytes_per_second=_break_even(sharing.remote_tokens, hits, all_recompute, rule),
     )
 
 
 def _recompute(bin_: LengthBin, prefill: PrefillProfile, chunk: int) -> float:
     """Seconds for all requests of a bin. A tail is computed anyway, so only whole chunks spare a step."""
+    return _seconds(bin_.remote_tokens, bin_.pair_tokens, prefill, chunk)
+
+
+def _seconds(tokens: int, pairs: float, prefill: PrefillProfile, chunk: int) -> float:
     return (
-        prefill.step_seconds.value * bin_.remote_tokens / chunk
-        + prefill.token_seconds.value * bin_.remote_tokens
-        + prefill.pair_seconds.value * bin_.pair_tokens
+        prefill.step_seconds.value * tokens / chunk
+        + prefill.token_seconds.value * tokens
+        + prefill.pair_seconds.value * pairs
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["ARMS", "LINK", "Arm", "DemoSummary", "Policy", "is_free_choice"]
+__all__ = ["ARMS", "LINK", "Arm", "DemoSummary", "Policy", "is_free_choice", "left_out"]
 
 ARMS = ("cold", "local_hit", "pool_hit", "declined", "fallback")
 """Ways in which a prompt became ready; never mixed."""
@@ -27,7 +27,18 @@ def is_free_choice(path: str, stage: str) -> bool:
     Short loads measure the link, and throttled hits or forced policies are no free choice of the rule on the
     real link: they have tables of their own.
     """
-    return stage not in _FORCED and (path != "pool_hit" or stage in _REAL_LINK)
+    return left_out(path, stage) is None
+
+
+def left_out(path: str, stage: str) -> str | None:
+    """Why a request does not count in its path's distribution: the end of "one that"; None where it does."""
+    if stage == LINK:
+        return "measured the link"
+    if stage in _FORCED:
+        return "obeyed a forced policy"
+    if path == "pool_hit" and stage not in _REAL_LINK:
+        return "loaded over a throttled link"
+    return None
 
 
 class Arm(msgspec.Struct, frozen=True):

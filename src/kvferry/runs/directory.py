@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -102,6 +102,8 @@ class RunDirectory:
     def open(cls, path: str | Path) -> RunDirectory:
         """An existing run. Raises `UsageError` when there is none, `FormatError` when it does not parse."""
         folder = Path(path)
+        if not folder.exists():
+            raise UsageError(f"{folder}: there is no such folder")
         if not (folder / "run.json").is_file():
             raise UsageError(f"{folder} is not a run directory: it has no run.json")
         header = _read_whole(folder / "run.json", RunHeader)
@@ -130,13 +132,16 @@ class RunDirectory:
             raise UsageError(f"{self.path} has no summary.json: the run did not come to its end")
         return _read_whole(self.path / "summary.json", dict)
 
-    def decisions(self, record: Any = dict) -> Iterator[Any]:
-        """Every record of decisions.jsonl, decoded as `record`. Raises `FormatError` with file and line."""
-        return read_lines(self.path / "decisions.jsonl", record)
+    def decisions(self, record: Any = dict, *, skipped: Callable[[str], None] | None = None) -> Iterator[Any]:
+        """Every record of decisions.jsonl, decoded as `record`.
 
-    def requests(self, record: Any = dict) -> Iterator[Any]:
-        """Every record of requests.jsonl, decoded as `record`. Raises `FormatError` with file and line."""
-        return read_lines(self.path / "requests.jsonl", record)
+        Raises `FormatError` with file and line for one that does not parse; with `skipped`, that hears of it.
+        """
+        return read_lines(self.path / "decisions.jsonl", record, skipped=skipped)
+
+    def requests(self, record: Any = dict, *, skipped: Callable[[str], None] | None = None) -> Iterator[Any]:
+        """Every record of requests.jsonl, decoded as `record`. Raises and skips as `decisions` does."""
+        return read_lines(self.path / "requests.jsonl", record, skipped=skipped)
 
     def close(self) -> None:
         """Close what is open for writing. Calling it twice is fine."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -61,11 +61,12 @@ class LineWriter:
         self.close()
 
 
-def read_lines(path: Path, record: type[_T]) -> Iterator[_T]:
+def read_lines(path: Path, record: type[_T], *, skipped: Callable[[str], None] | None = None) -> Iterator[_T]:
     """Every record of the file, decoded as `record` (`dict` for raw rows).
 
     A last line that was never finished is skipped with a warning that names it: its writer was killed, or is
-    still at work. Any other line that does not parse raises `FormatError` with file and line.
+    still at work. Any other line that does not parse raises `FormatError` with file and line; with `skipped`,
+    that hears the same words, and the line is left out.
     """
     decoder = msgspec.json.Decoder(record)
     try:
@@ -77,7 +78,9 @@ def read_lines(path: Path, record: type[_T]) -> Iterator[_T]:
                     if not line.endswith(b"\n"):
                         _log.warning("%s:%d: the last line was never finished; skipped", path, number)
                         return
-                    raise FormatError(f"{path}:{number}: {error}") from error
+                    if skipped is None:
+                        raise FormatError(f"{path}:{number}: {error}") from error
+                    skipped(f"{path}:{number}: {error}")
     except FileNotFoundError as error:
         raise FormatError(f"{path}: no such file; is its folder a run directory?") from error
     except OSError as error:

@@ -41,7 +41,11 @@ def rows(path: Path, trace: Trace) -> Iterator[Row]:
         if len(words) != 3:
             if not text.endswith(b"\n"):
                 return  # still being written
-            trace.problems.add(name, line, f"{len(words)} columns, not the 3 of {HEADER.decode()}")
+            trace.problems.add(
+                name,
+                line,
+                f"{len(words)} column{'s' if len(words) > 1 else ''}, not the 3 of {HEADER.decode()}",
+            )
             continue
         try:
             row = Row(_seconds(words[0]), int(words[1]), int(words[2]), (), name, line)

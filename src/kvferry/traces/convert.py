@@ -114,7 +114,7 @@ def write_mooncake(trace: Trace, path: Path, *, overwrite: bool = False) -> Writ
                     }
                 )
             written.add(chunk)
-    written.bad_rows = trace.problems.count
+        _not_empty(trace, written)
     return written
 
 
@@ -153,8 +153,15 @@ def _write(
         for chunk, names in chunks:
             writer.write(chunk, names, trace.labels)
             written.add(chunk)
-    written.bad_rows = trace.problems.count
+        _not_empty(trace, written)
     return written
+
+
+def _not_empty(trace: Trace, written: Written) -> None:
+    """Book the bad rows. A file in which no row is a good one is no trace: raises `FormatError`."""
+    written.bad_rows = trace.problems.count
+    if written.bad_rows and not written.requests:
+        raise FormatError(f"{trace.path}: no row of it can be used: {trace.problems.first[0]}")
 
 
 @contextmanager

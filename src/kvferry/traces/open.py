@@ -178,6 +178,8 @@ def _seen(line: bytes) -> str:
         if keys:
             return f"not a trace that kvferry knows: its first line has {', '.join(list(keys)[:8])}"
         return f"its first line is no JSON object: {text[:60]!r}"
+    if "\ufffd" in text[:60] or "\0" in text[:60]:
+        return "neither JSON nor a known CSV: it is not text"
     return f"neither JSON nor a known CSV: it begins with {text[:60]!r}"
 
 

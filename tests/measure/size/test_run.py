@@ -98,3 +98,10 @@ def test_the_packaged_model_weighs_what_is_computed() -> None:
     measured = measure_model("smollm2-135m-instruct")
     assert measured.agrees
     assert measured.growing_bytes_per_token == 46_080
+
+
+@pytest.mark.parametrize("name", ["MLA", "KDA and MLA", "sliding and full with sinks"])
+def test_the_library_s_words_stay_inside(capfd: pytest.CaptureFixture[str], name: str) -> None:
+    measure_config(name, tiny_config(name), (40, 72))
+    captured = capfd.readouterr()
+    assert captured.out + captured.err == ""

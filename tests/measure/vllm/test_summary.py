@@ -8,9 +8,10 @@ import pytest
 
 from kvferry.gate.facts import GateTerms
 from kvferry.measure.demo.replicas import Asked
-from kvferry.measure.vllm.summary import ARMS, summarise
+from kvferry.measure.vllm.summary import summarise
 from kvferry.outcomes import Outcome
 from kvferry.runs.decisions import SCHEMA_VERSION, Actual, DecisionRecord
+from kvferry.runs.vllm_demo_summary import ARMS
 
 _LEDGERS = {
     "cold": {Outcome.NEVER_PUBLISHED: 100},
@@ -62,7 +63,13 @@ def asked(
 
 def failed(requests: list[Asked], unpublished: int = 0) -> list[str]:
     summary = summarise(
-        model="m", plan="quick", vllm="vllm 1", asked=requests, metrics={}, unpublished_blocks=unpublished
+        model="m",
+        plan="quick",
+        vllm="vllm 1",
+        asked=requests,
+        prefilled=(),
+        metrics={},
+        unpublished_blocks=unpublished,
     )
     return [name for name, held in summary.checks.items() if not held]
 
@@ -115,6 +122,36 @@ def test_an_arm_that_was_never_tried_is_no_success(arm: str) -> None:
 
 def test_the_cost_over_a_local_hit_is_the_difference_of_medians() -> None:
     summary = summarise(
-        model="m", plan="quick", vllm="vllm 1", asked=good(), metrics={}, unpublished_blocks=0
+        model="m", plan="quick", vllm="vllm 1", asked=good(), prefilled=(), metrics={}, unpublished_blocks=0
     )
     assert summary.pool_minus_local_seconds == pytest.approx(0.1)
+
+
+def test_prompts_computed_for_the_other_server_are_booked_too() -> None:
+    prefilled = [asked("cold").record]
+    summary = summarise(
+        model="m",
+        plan="quick",
+        vllm="vllm 1",
+        asked=good(),
+        prefilled=prefilled,
+        metrics={},
+        unpublished_blocks=0,
+    )
+    assert summary.ledger["prompt_tokens"] == 100 * (len(ARMS) + 1)
+    assert summary.ledger["never_published"] == 200
+    assert summary.arms["cold"].n == 1
+
+
+def test_a_prefill_that_is_booked_nowhere_is_seen() -> None:
+    lost = asked("cold", ledger={}).record
+    summary = summarise(
+        model="m",
+        plan="quick",
+        vllm="vllm 1",
+        asked=good(),
+        prefilled=[lost],
+        metrics={},
+        unpublished_blocks=0,
+    )
+    assert not summary.checks["ledger_sums_to_prompts"]

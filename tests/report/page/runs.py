@@ -15,8 +15,9 @@ from kvferry.runs import RunDirectory
 from kvferry.runs.decisions import SCHEMA_VERSION, Actual, DecisionRecord
 from kvferry.runs.demo_summary import Arm as Times
 from kvferry.runs.demo_summary import DemoSummary, Policy
+from kvferry.runs.vllm_demo_summary import VllmDemoSummary
 
-__all__ = ["a_demo", "a_killed_run", "a_record", "a_summary"]
+__all__ = ["a_demo", "a_killed_run", "a_record", "a_summary", "a_vllm_demo", "a_vllm_summary"]
 
 LIVE = Live(
     prefill_step_seconds=0.01,
@@ -33,7 +34,12 @@ def a_record(
 ) -> DecisionRecord:
     """96 tokens in full blocks and 4 behind them, which were loaded or computed."""
     loads = path == "pool_hit"
-    held = {"pool_hit": Outcome.POOL_HIT, "local_hit": Outcome.DEVICE_HIT, "declined": Outcome.DECLINED}
+    held = {
+        "pool_hit": Outcome.POOL_HIT,
+        "local_hit": Outcome.DEVICE_HIT,
+        "declined": Outcome.DECLINED,
+        "handoff": Outcome.HANDOFF,
+    }
     return DecisionRecord(
         version=SCHEMA_VERSION,
         request_id=request_id,
@@ -125,7 +131,41 @@ def a_summary(**changes: Any) -> DemoSummary:
     return msgspec.structs.replace(whole, **changes)
 
 
-def _create(path: Path) -> RunDirectory:
+def a_vllm_summary(**changes: Any) -> VllmDemoSummary:
+    """Two requests of every arm, and a hundred counters of two servers."""
+    arms = {
+        "cold": 10.0,
+        "local": 0.1,
+        "pool": 0.5,
+        "handoff": 0.6,
+        "told": 9.0,
+        "broken": 5.0,
+        "killed": 9.5,
+    }
+    whole = VllmDemoSummary(
+        model="smollm2",
+        plan="quick",
+        vllm="vllm 1",
+        prompt_tokens=100,
+        block_tokens=32,
+        bytes_per_token=1024,
+        arms={
+            name: Times(n=2, p50_seconds=p50, p95_seconds=p50 + 1, p95_is_max=True)
+            for name, p50 in arms.items()
+        },
+        loaded_tokens=dict.fromkeys(arms, 0),
+        ledger={"prompt_tokens": 1600},
+        reasons={},
+        pool_minus_local_seconds=0.4,
+        outputs_identical=True,
+        differing=(),
+        metrics={server: {f"counter_{n:03}_total": float(n) for n in range(100)} for server in "AB"},
+        checks={"everything_published": True, "cold_loads_nothing": True},
+    )
+    return msgspec.structs.replace(whole, **changes)
+
+
+def _create(path: Path, **equal: str) -> RunDirectory:
     loaded = load(env={})
     return RunDirectory.create(
         path,
@@ -133,6 +173,7 @@ def _create(path: Path) -> RunDirectory:
         config=loaded.config,
         origins=loaded.origins,
         seed=7,
+        equal=equal,
         clock=VirtualClock(wall=0.0),
     )
 
@@ -156,6 +197,31 @@ def a_demo(path: Path, summary: DemoSummary | None = None, *, first_id: str = "A
                 }
             )
         run.write_summary(msgspec.to_builtins(summary or a_summary()))
+    return path
+
+
+def a_vllm_demo(path: Path, *, finished: bool = True) -> Path:
+    """Two requests of every arm, and two prompts that were only computed for the other server."""
+    paths = {
+        "cold": "cold",
+        "local": "local_hit",
+        "pool": "pool_hit",
+        "handoff": "handoff",
+        "told": "declined",
+    }
+    with _create(path, engine="vllm", model="smollm2") as run:
+        for number, (arm, times) in enumerate(a_vllm_summary().arms.items()):
+            for half in range(2):
+                kind, seconds = paths.get(arm, "fallback"), (times.p50_seconds or 0.0) + half
+                record = a_record(f"A-{number}{half}", kind, seconds, arm=arm)
+                run.append_decision(record)
+                run.append_request(
+                    {"request_id": record.request_id, "arm": arm, "path": kind, "ttft_seconds": seconds}
+                )
+        for half in range(2):
+            run.append_decision(a_record(f"A-9{half}", "cold", 1.0, arm="prefill"))
+        if finished:
+            run.write_summary(msgspec.to_builtins(a_vllm_summary()))
     return path
 
 

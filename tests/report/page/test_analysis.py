@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -94,6 +96,33 @@ def test_each_capacity_is_marked(page: Page) -> None:
         "the pool · 1.95 TiB · 22.5%",
         "forgets nothing: 37.4%",
     ]
+
+
+def test_a_line_ends_at_its_own_words(page: Page) -> None:
+    (figure,) = section(page, "curve").figures
+    layout = figure.chart["layout"]
+    found = sorted(
+        (-note["yshift"] / 16, shape["y1"])
+        for note, shape in zip(layout["annotations"][:3], layout["shapes"][:3], strict=True)
+    )
+    assert [row for row, _ in found] == [0, 1, 2]
+    assert found[0][1] == 1.0 > found[1][1] > found[2][1] > 0.8
+
+
+def test_causes_and_what_mends_them_are_those_of_the_docs(page: Page) -> None:
+    table = section(page, "misses").table
+    assert table is not None
+    docs = (Path(__file__).resolve().parents[3] / "docs" / "analysis.md").read_text().replace("`", "")
+    assert [row[4] for row in table.rows if row[0] != "held" and f"| {row[4]} |" not in docs] == []
+
+
+def test_the_series_ends_with_the_trace() -> None:
+    result = an_analysis()
+    assert result.flows is not None
+    late = msgspec.structs.replace(result, span_seconds=result.flows.series[-1].start_seconds + 12.0)
+    (figure,) = section(analysis_page(late), "flows").figures
+    scale = 3600.0 if late.span_seconds > 7200 else 60.0
+    assert figure.chart["data"][0]["x"][-1] == pytest.approx(late.span_seconds / scale)
 
 
 def test_misses_sum_to_the_prompts(page: Page) -> None:

@@ -65,3 +65,9 @@ def test_the_parts_of_a_bar_are_shares() -> None:
 
 def test_a_bar_of_nothing_is_empty() -> None:
     assert [trace["x"] for trace in stacked_bar([("a", 0, "red")], 0, "tokens")["data"]] == [[0.0]]
+
+
+def test_a_bar_of_all_has_a_tick_at_all() -> None:
+    axis = stacked_bar([("a", 30, "red")], 30, "tokens")["layout"]["xaxis"]
+    assert axis["range"][1] == 100
+    assert (axis["tick0"], 100 % axis["dtick"], axis["ticklabeloverflow"]) == (0, 0, "allow")

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 import re
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from kvferry.errors import MissingExtra, UsageError
 from kvferry.report.page import library
-from kvferry.report.page.content import Figure, Page, Section
+from kvferry.report.page.content import Figure, Page, Section, Table
 from kvferry.report.page.document import embed_json, render, write_page
 
 PAGE = Page(
@@ -77,15 +78,48 @@ def test_a_page_is_the_same_twice(html: str) -> None:
 
 
 def test_a_page_is_written_whole(tmp_path: Path) -> None:
-    written = write_page(PAGE, tmp_path / "new" / "page.html")
+    written = write_page(PAGE, tmp_path / "page.html")
     assert written.read_text(encoding="utf-8").endswith("</html>")
     assert [file.name for file in written.parent.iterdir()] == ["page.html"]
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match=r"file/page\.html: cannot write here"):
+    with pytest.raises(UsageError, match=r"file/page\.html: there is no folder"):
         write_page(PAGE, tmp_path / "file" / "page.html")
+
+
+def test_no_folder_is_made(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no folder"):
+        write_page(PAGE, tmp_path / "new" / "page.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_exists_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "mine.html").write_text("mine")
+    with pytest.raises(UsageError, match=r"mine\.html exists; name another file, or say --overwrite"):
+        write_page(PAGE, tmp_path / "mine.html")
+    assert (tmp_path / "mine.html").read_text() == "mine"
+
+
+def test_a_file_that_exists_is_replaced_where_that_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "mine.html").write_text("mine")
+    write_page(PAGE, tmp_path / "mine.html", overwrite=True)
+    assert (tmp_path / "mine.html").read_text(encoding="utf-8").endswith("</html>")
+
+
+def test_an_error_names_the_file_and_not_its_draft() -> None:
+    with pytest.raises(UsageError) as caught:
+        write_page(PAGE, "/proc/page.html")
+    assert str(caught.value).startswith("/proc/page.html: cannot write")
+    assert "/." not in str(caught.value)
+
+
+def test_many_rows_stand_behind_a_line_that_opens_them() -> None:
+    table = Table(("counter", "A"), (("a_total", "1"), ("b_total", "2")))
+    page = replace(PAGE, sections=(Section(name="metrics", title="Metrics", more=table),))
+    html = render(page)
+    assert re.search(r"<details><summary>2 rows</summary>.*b_total.*</details>", html, re.DOTALL)
 
 
 def test_without_the_charts_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,5 +127,5 @@ def test_without_the_charts_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(library.metadata, "distribution", missing)
-    with pytest.raises(MissingExtra, match=r"kvferry\[report\]"):
+    with pytest.raises(MissingExtra, match=r"pip install .*\[report\]"):
         library.chart_library.__wrapped__()

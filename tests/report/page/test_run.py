@@ -2,13 +2,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kvferry.errors import FormatError, UsageError
+from kvferry.gate.facts import Reason
 from kvferry.report.page import run_page
 from kvferry.report.page.content import Page, Section
+from kvferry.runs.decisions import encode_record
 
-from .runs import a_demo, a_killed_run, a_summary
+from .runs import a_demo, a_killed_run, a_record, a_summary, a_vllm_demo
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "example-run"
 
@@ -16,6 +19,11 @@ EXAMPLE = Path(__file__).parents[3] / "docs" / "example-run"
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
     return run_page(a_demo(tmp_path_factory.mktemp("runs") / "demo"))
+
+
+@pytest.fixture(scope="module")
+def vllm_page(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    return run_page(a_vllm_demo(tmp_path_factory.mktemp("runs") / "v"))
 
 
 def section(page: Page, name: str) -> Section:
@@ -60,6 +68,117 @@ def test_points_that_the_summary_did_not_count_are_told(tmp_path: Path) -> None:
     arms = {**a_summary().arms, "cold": a_summary().arms["declined"]}
     told = section(run_page(a_demo(tmp_path, a_summary(arms=arms))), "times").note
     assert "do not number what the summary counted: cold prefill" in told
+
+
+def test_requests_left_out_are_counted(page: Page) -> None:
+    assert "11 of 12 requests are shown; left out: 1 that measured the link." in section(page, "times").note
+
+
+def test_a_killed_run_counts_them_too() -> None:
+    told = section(run_page(EXAMPLE), "times").note
+    assert "2 of 3 requests are shown; left out: 1 that loaded over a throttled link." in told
+
+
+def test_lines_that_do_not_parse_are_left_out_and_told(tmp_path: Path) -> None:
+    with (a_killed_run(tmp_path) / "decisions.jsonl").open("a") as file:
+        file.write("garbage\n")
+    told = " ".join(run_page(tmp_path).verdict)
+    assert "1 of 2 requests became ready from the pool." in told
+    assert "Left out: 1 line that did not parse, the first" in told
+    assert "decisions.jsonl:3" in told
+
+
+def test_a_file_of_which_no_line_parses_is_an_error(tmp_path: Path) -> None:
+    (a_killed_run(tmp_path) / "decisions.jsonl").write_text("garbage\n")
+    with pytest.raises(FormatError, match=r"no line parses: .*decisions\.jsonl:1"):
+        run_page(tmp_path)
+
+
+def test_one_request_is_no_plural(tmp_path: Path) -> None:
+    (a_killed_run(tmp_path) / "decisions.jsonl").write_bytes(
+        encode_record(a_record("A", "cold", 1.0)) + b"\n"
+    )
+    assert run_page(tmp_path).subtitle.startswith("1 request · replica A ·")
+
+
+def test_choices_of_a_forced_policy_are_told_apart(tmp_path: Path) -> None:
+    forced = a_record("A-0003", "pool_hit", 0.4, arm="policy always", lost=2.0)
+    assert forced.decision is not None
+    decision = msgspec.structs.replace(forced.decision, reason=Reason.ALWAYS)
+    with (a_killed_run(tmp_path) / "decisions.jsonl").open("ab") as file:
+        file.write(encode_record(msgspec.structs.replace(forced, decision=decision)) + b"\n")
+    page = run_page(tmp_path)
+    (tile,) = [tile for tile in page.tiles if tile.label == "Lost by wrong decisions"]
+    table = section(page, "predictions").table
+    assert (tile.value, tile.note) == ("500 ms", "of the rule; forced choices are not among them")
+    assert table is not None
+    assert table.columns[-1] == "lost, forced choices too"
+    assert table.rows[0][-1] == "2.50 s"
+
+
+class TestADemoWithVllm:
+    def test_it_has_the_layout_of_a_demo(self, vllm_page: Page) -> None:
+        assert vllm_page.title == "Demo run v with vLLM"
+        assert vllm_page.tone == "good"
+        assert [section.name for section in vllm_page.sections] == [
+            "times",
+            "ledger",
+            "predictions",
+            "checks",
+            "metrics",
+        ]
+
+    def test_its_verdict_is_in_words(self, vllm_page: Page) -> None:
+        assert vllm_page.verdict == (
+            "A prompt that the other server had computed gave its first token after 500 ms, 20.0 times "
+            "faster than a cold prefill (10.0 s).",
+            "That is 400 ms more than a hit of the server's own prefix cache.",
+            "All paths gave the same greedy answers.",
+        )
+
+    def test_its_arms_are_the_distributions(self, vllm_page: Page) -> None:
+        table = section(vllm_page, "times").table
+        assert table is not None
+        assert [row[0] for row in table.rows] == [
+            "local hit",
+            "pool hit",
+            "handed over",
+            "told to recompute",
+            "load fails half-way",
+            "pool killed",
+            "cold prefill",
+        ]
+
+    def test_prompts_that_were_only_computed_are_counted(self, vllm_page: Page) -> None:
+        assert "14 of 16 requests are shown; left out: 2 that gave no client a first token." in (
+            section(vllm_page, "times").note
+        )
+
+    def test_its_checks_are_in_words(self, vllm_page: Page) -> None:
+        assert [check.name for check in section(vllm_page, "checks").checks] == [
+            "Every block that was to be shared reached the pool",
+            "A cold prompt was computed whole",
+        ]
+
+    def test_a_hand_off_is_no_hit_anywhere(self, vllm_page: Page) -> None:
+        (tile,) = [tile for tile in vllm_page.tiles if tile.label == "From a cache"]
+        assert tile.value == "24.0%"
+        assert tile.note == "of 1.60 k prompt tokens; 12.0% more were handed over"
+        assert section(vllm_page, "ledger").lead.startswith(
+            "24.0% came from a cache, 12.0% were handed over;"
+        )
+
+    def test_its_counters_are_folded(self, vllm_page: Page) -> None:
+        found = section(vllm_page, "metrics")
+        assert found.table is None
+        assert found.more is not None
+        assert found.more.columns == ("counter", "A", "B")
+        assert len(found.more.rows) == 100
+
+    def test_a_killed_one_has_its_arms_and_no_checks(self, tmp_path: Path) -> None:
+        page = run_page(a_vllm_demo(tmp_path, finished=False))
+        assert [section.name for section in page.sections] == ["times", "ledger", "predictions"]
+        assert page.tone == "plain"
 
 
 def test_predicted_and_actual_stand_apart_for_loads_and_computes(page: Page) -> None:
@@ -136,3 +255,32 @@ def test_the_figures_of_another_command_are_a_table(tmp_path: Path) -> None:
     table = section(run_page(tmp_path), "summary").table
     assert table is not None
     assert table.rows == (("ramp.rate", "4.5"), ("ramp.ok", "True"))
+
+
+def test_many_figures_of_another_command_are_folded(tmp_path: Path) -> None:
+    path = a_demo(tmp_path) / "summary.json"
+    path.write_bytes(msgspec.json.encode({f"figure_{n}": n for n in range(50)}))
+    found = section(run_page(tmp_path), "summary")
+    assert found.table is None
+    assert found.more is not None
+    assert len(found.more.rows) == 50
+
+
+def test_requests_of_another_kind_are_no_points(tmp_path: Path) -> None:
+    (a_killed_run(tmp_path) / "decisions.jsonl").unlink()
+    (tmp_path / "requests.jsonl").write_text('{"handoff_id": "ask", "total_seconds": 1.5}\n')
+    (tmp_path / "summary.json").write_text('{"taken": 1}')
+    assert [section.name for section in run_page(tmp_path).sections] == ["summary"]
+
+
+def test_a_run_of_hand_offs_says_so(tmp_path: Path) -> None:
+    (a_killed_run(tmp_path) / "decisions.jsonl").write_bytes(
+        encode_record(a_record("h-1", "handoff", 0.4)) + b"\n"
+    )
+    assert run_page(tmp_path).verdict[0] == "1 of 1 request became ready from a hand-off."
+
+
+def test_a_client_s_line_that_does_not_parse_is_left_out(tmp_path: Path) -> None:
+    with (a_demo(tmp_path) / "requests.jsonl").open("a") as file:
+        file.write("garbage\n")
+    assert "requests.jsonl:13" in run_page(tmp_path).verdict[-1]

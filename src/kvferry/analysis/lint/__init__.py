@@ -10,7 +10,7 @@ from __future__ import annotations
 from .counting import Counting, by_bytes, by_tokenizer
 from .prompt import Prompt
 from .result import Example, FamilyResult, Finding, LintResult
-from .rows import Render, prompts_of
+from .rows import Render, fields_of, prompts_of
 from .run import Lint, lint
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Render",
     "by_bytes",
     "by_tokenizer",
+    "fields_of",
     "lint",
     "prompts_of",
 ]

@@ -5,6 +5,7 @@ Owns the words. Knows nothing of how a finding was made.
 
 from __future__ import annotations
 
+from ..words import counted
 from .jump import Cause
 
 __all__ = ["mend", "recommend", "where"]
@@ -67,8 +68,8 @@ def mend(cause: Cause, place: str, line: int, detail: str) -> str:
 def recommend(mending: str, own: int, blocked: int, requests: int, total: int) -> str:
     """The one thing to do first. `own` tokens come back by it alone, `blocked` with what is behind it."""
     share = 100 * blocked / total if total else 0.0
-    many = "1 request" if requests == 1 else f"{requests:,} requests"
-    kept = f"It keeps {blocked:,} tokens of {many} from being shared ({share:.1f} % of all input)"
+    what = f"{counted(blocked, 'token')} of {counted(requests, 'request')}"
+    kept = f"It keeps {what} from being shared ({share:.1f} % of all input)"
     if own < blocked:
         kept += f"; {blocked - own:,} of them come back only once the findings behind it are mended too"
     return f"{mending} {kept}."

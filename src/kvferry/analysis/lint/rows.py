@@ -17,7 +17,7 @@ import msgspec
 from ...traces.chunk import Problems
 from .prompt import Kind, Piece, Prompt
 
-__all__ = ["Render", "prompts_of"]
+__all__ = ["Render", "fields_of", "prompts_of"]
 
 Render: TypeAlias = Callable[[list[dict[str, Any]], "list[Any] | None", Mapping[str, Any]], str]
 """(messages with texts as contents, tools or None, the whole row) to the text that the engine would see.
@@ -27,6 +27,7 @@ _SERVICE = ("service", "service_name", "app", "application")
 _APART = ("model", "lora", "adapter", "cache_salt")
 _SETUP = ("tokenizer", "chat_template", "template", "template_version")
 _SYSTEM = ("system", "developer")
+_TEXTS = ("prompt", "input", "instructions")
 
 
 def prompts_of(
@@ -55,6 +56,27 @@ def prompts_of(
             problems.add(path, number, str(error))
         else:
             yield prompt
+
+
+def fields_of(lines: Iterable[bytes]) -> list[str]:
+    """Fields of these rows that could name a service: those whose value is a text or a whole number."""
+    found: dict[str, None] = {}
+    for line in lines:
+        try:
+            row = msgspec.json.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+        if not isinstance(row, dict):
+            continue
+        body = _body(row)
+        for place in (row, body, row.get("metadata"), body.get("metadata")):
+            if isinstance(place, dict):
+                found |= {
+                    name: None
+                    for name, value in place.items()
+                    if isinstance(value, str | int) and not isinstance(value, bool)
+                }
+    return [name for name in found if name not in _TEXTS]
 
 
 class _BadRow(Exception):

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from ...errors import UsageError
 from ...traces.chunk import Problems
+from ..words import counted
 from .counting import Counting, by_bytes
 from .families import Families
 from .mending import recommend
@@ -146,8 +147,7 @@ class Lint:
             )
         if bad:
             share = 100 * bad / (bad + self.requests)
-            rows = "1 row" if bad == 1 else f"{bad:,} rows"
-            notes.append(f"{rows} ({share:.1f} %) could not be used and not counted")
+            notes.append(f"{counted(bad, 'row')} ({share:.1f} %) could not be used and not counted")
         return LintResult(
             path=path,
             requests=self.requests,
@@ -172,9 +172,10 @@ class Lint:
             return "Nothing to mend: prompts that look alike do match."
         first = findings[0]
         if not first.blocked_tokens:
+            hold = "holds" if first.apart_requests == 1 else "hold"
             return (
-                f"{first.mend} {first.apart_requests:,} requests hold {first.apart_tokens:,} tokens apart "
-                "from the others by it."
+                f"{first.mend} {counted(first.apart_requests, 'request')} {hold} "
+                f"{counted(first.apart_tokens, 'token')} apart from the others by it."
             )
         return recommend(
             first.mend, first.lost_tokens, first.blocked_tokens, first.requests, self.input_tokens

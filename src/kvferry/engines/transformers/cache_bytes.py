@@ -7,15 +7,31 @@ cache. Knows no formula: what it returns is what one is compared with.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging as theirs
 
 from ...errors import ModelError
 
 __all__ = ["Held", "cache_bytes", "load_model", "random_model"]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what transformers says of speed and of odd configs: here only bytes count."""
+    level, shown = theirs.get_verbosity(), theirs.is_progress_bar_enabled()
+    theirs.set_verbosity_error()  # type: ignore[no-untyped-call]
+    theirs.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        theirs.set_verbosity(level)
+        if shown:
+            theirs.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 class Held:
@@ -45,7 +61,8 @@ class Held:
 def load_model(folder: Path) -> Held:
     """The model of a folder in the dtype that it was saved in. Raises `ModelError`."""
     try:
-        return Held(AutoModelForCausalLM.from_pretrained(folder, dtype="auto"))
+        with _quiet():
+            return Held(AutoModelForCausalLM.from_pretrained(folder, dtype="auto"))
     except (OSError, ValueError) as error:
         raise ModelError(f"{folder}: transformers cannot load it: {error}") from error
 
@@ -55,16 +72,18 @@ def random_model(config: Mapping[str, Any]) -> Held:
     fields = dict(config)
     name = str(fields.pop("model_type"))
     try:
-        made = AutoConfig.for_model(name, **fields)
-        torch.manual_seed(0)
-        return Held(AutoModelForCausalLM.from_config(made, dtype=torch.float32))  # type: ignore[no-untyped-call]
+        with _quiet():
+            made = AutoConfig.for_model(name, **fields)
+            torch.manual_seed(0)
+            return Held(AutoModelForCausalLM.from_config(made, dtype=torch.float32))  # type: ignore[no-untyped-call]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ModelError(f"{name}: transformers cannot build it: {error}") from error
 
 
 def cache_bytes(held: Held, prefixes: Sequence[int]) -> list[int]:
     """Bytes after each of several prefixes, each computed on its own."""
-    return [held.bytes_after(tokens) for tokens in prefixes]
+    with _quiet():
+        return [held.bytes_after(tokens) for tokens in prefixes]
 
 
 def _tensors(cache: Any) -> Iterator[torch.Tensor]:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator
 
 from ...config import Config, split_address
-from ...errors import EngineError
+from ...errors import KvferryError
 from ...serving.contract import Controls
 
 __all__ = ["open_switches"]
@@ -32,7 +32,7 @@ def open_switches(config: Config, controls: Controls) -> Iterator[str | None]:
     with contextlib.ExitStack() as opened:
         try:
             url = opened.enter_context(serving(make_control_app(controls), host=host, port=port))
-        except EngineError as error:
+        except KvferryError as error:
             log.warning("kvferry: control: %s; this engine cannot be switched while it runs", error)
             yield None
             return

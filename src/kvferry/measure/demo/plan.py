@@ -41,7 +41,7 @@ class Plan:
         turn = 2 * 9 * link
         policies = 2 * self.bandwidths * (self.link_probes + 3)
         loss = self.link_probes + 3 + 2 * self.fallbacks
-        return fill + turn + policies + loss
+        return fill + turn + policies + loss + 2 * self.link_probes
 
 
 FULL = Plan(

@@ -22,7 +22,7 @@ from .summary import summarise
 from .turning import find_turn
 from .workload import Library
 
-__all__ = ["SETTINGS", "run_demo"]
+__all__ = ["SETTINGS", "run_demo", "start_replica"]
 
 _POOL_BYTES = 6 << 30
 
@@ -48,6 +48,7 @@ async def run_demo(
 ) -> DemoSummary:
     """Play all steps, write the run directory, and return the summary.
 
+    Each replica leaves what it measured in the run directory when it ends: profile-A.json and profile-B.json.
     Raises KvferryError when a process does not start or dies. Processes are ended on every way out.
     """
     folder = await asyncio.to_thread(lambda: resolve_model(model, cache_dir, say=narrator.note))
@@ -71,7 +72,7 @@ async def run_demo(
     )
     try:
         narrator.step(1, f"{pool.what} and two replicas start", 0)
-        await stage.both(*(_start(replica, stage, model, pool.url) for replica in stage.replicas))
+        await stage.both(*(start_replica(replica, stage.run, model, pool.url) for replica in stage.replicas))
         narrator.step(
             2, "cold prefill, local hits, and hits on B of what A published", _sharing_requests(plan)
         )
@@ -85,6 +86,8 @@ async def run_demo(
         if pool_url is None or pool_url.startswith("files:"):
             narrator.step(5, f"{pool.what} is lost in the middle of a load, and comes back", 0)
             loss = await lose_pool(stage)
+        # The profiles that replicas leave are of the link as it is, not as it was throttled last.
+        await stage.both(*(stage.set_link(replica, None) for replica in stage.replicas))
         states = await stage.both(*(replica.state() for replica in stage.replicas))
         return summarise(
             model=model,
@@ -100,12 +103,17 @@ async def run_demo(
         await asyncio.to_thread(pool.close)
 
 
-async def _start(replica: Replica, stage: Stage, model: str, pool_url: str) -> None:
+async def start_replica(replica: Replica, run: RunDirectory, model: str, pool_url: str) -> None:
+    """Start a replica of the demo, which is to leave its profile in the run directory."""
     await replica.start(
         model=model,
         local_cache_bytes=1 << 30,
         chunk_tokens=256,
-        settings={**SETTINGS, "pool": pool_url},
+        settings={
+            **SETTINGS,
+            "pool": pool_url,
+            "profile": str(run.path.absolute() / f"profile-{replica.name}.json"),
+        },
     )
 
 

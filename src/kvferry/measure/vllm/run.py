@@ -12,7 +12,9 @@ from typing import Any
 from ...engines.transformers.counting import token_counter
 from ...engines.transformers.resolve import resolve_model
 from ...errors import MissingExtra
+from ...runs.decisions import DecisionRecord
 from ...runs.directory import RunDirectory
+from ...runs.vllm_demo_summary import VllmDemoSummary
 from ...store.open import open_tier
 from ...store.tier import Tier
 from ...store.valkey.server import EmbeddedServer
@@ -25,7 +27,7 @@ from .plan import VllmPlan
 from .pool import break_block, until_published
 from .replica import VllmReplica
 from .server import server_cores
-from .summary import VllmDemoSummary, summarise
+from .summary import summarise
 
 __all__ = ["SETTINGS", "run_vllm_demo"]
 
@@ -53,6 +55,8 @@ class _Stage:
     run: RunDirectory
     narrator: Narrator
     asked: list[Asked] = field(default_factory=list)
+    prefilled: list[DecisionRecord] = field(default_factory=list)
+    """Of requests that only computed a prompt for the other server."""
 
     def others(self, replica: VllmReplica) -> Sequence[Prefix]:
         """What the other replica has published."""
@@ -90,6 +94,7 @@ class _Stage:
         """The prefill on one server, the answer on the other; and once more where the prefill was made."""
         # No server has seen this prompt: none has to forget it, and both can be givers at the same time.
         params, record = await giver.prefill(Question(prefix, 0))
+        self.prefilled.append(record)
         self.run.append_decision(record)
         ours = dict(params.get("kvferry") or {})
         transfer = {name: value for name, value in params.items() if name != "kvferry"}
@@ -151,6 +156,7 @@ async def run_vllm_demo(
             plan=plan.name,
             vllm=version,
             asked=stage.asked,
+            prefilled=stage.prefilled,
             metrics=metrics,
             unpublished_blocks=unpublished,
         )

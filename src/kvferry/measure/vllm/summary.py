@@ -4,44 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import msgspec
-
 from ...outcomes import HITS, Outcome
+from ...runs.decisions import DecisionRecord
 from ...runs.demo_summary import Arm
 from ...runs.distribution import quantile, worst
+from ...runs.vllm_demo_summary import ARMS, VllmDemoSummary
 from ..demo.replicas import Asked
 
-__all__ = ["ARMS", "MOST_SHARE", "VllmDemoSummary", "summarise"]
+__all__ = ["MOST_SHARE", "summarise"]
 
-ARMS = ("cold", "local", "pool", "handoff", "told", "broken", "killed")
-"""What was tried: each is an arm of its own, whatever became of its requests."""
 MOST_SHARE = 0.1
 """Most of a cold prefill that a hit from the pool may take, by the medians."""
-
-
-class VllmDemoSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """summary.json of a demo with vLLM. Times in seconds."""
-
-    model: str
-    plan: str
-    vllm: str
-    prompt_tokens: int
-    """Of the longest prompt."""
-    block_tokens: int
-    bytes_per_token: int
-    arms: dict[str, Arm]
-    """Time to the first token as the client saw it, by `ARMS`."""
-    loaded_tokens: dict[str, int]
-    """Tokens that came from the pool, or were handed over, by arm."""
-    ledger: dict[str, int]
-    reasons: dict[str, int]
-    """Decisions of the gate by reason."""
-    pool_minus_local_seconds: float | None
-    outputs_identical: bool
-    differing: tuple[str, ...]
-    metrics: dict[str, dict[str, float]]
-    """By server: counters of its /metrics at the end."""
-    checks: dict[str, bool]
 
 
 def summarise(
@@ -50,10 +23,16 @@ def summarise(
     plan: str,
     vllm: str,
     asked: Sequence[Asked],
+    prefilled: Sequence[DecisionRecord],
     metrics: Mapping[str, Mapping[str, float]],
     unpublished_blocks: int,
 ) -> VllmDemoSummary:
-    """All figures and checks. `asked` is every request of the run; at least one."""
+    """All figures and checks.
+
+    `asked` is every question of the run, at least one; `prefilled` are requests that only computed a prompt
+    for the other server.
+    """
+    records = [*(a.record for a in asked), *prefilled]
     arms = {name: _arm([a.ttft_seconds for a in asked if a.arm == name]) for name in ARMS}
     differing = tuple(dict.fromkeys(_differing(asked)))
     first = asked[0].record
@@ -67,17 +46,15 @@ def summarise(
         bytes_per_token=first.bytes_per_token,
         arms=arms,
         loaded_tokens={name: sum(_loaded(a) for a in asked if a.arm == name) for name in ARMS},
-        ledger=_ledger(asked),
-        reasons=_reasons(asked),
+        ledger=_ledger(records),
+        reasons=_reasons(records),
         pool_minus_local_seconds=None if pool is None or local is None else pool - local,
         outputs_identical=not differing,
         differing=differing,
         metrics={name: dict(found) for name, found in metrics.items()},
         checks={
             "outputs_identical": not differing,
-            "ledger_sums_to_prompts": all(
-                sum(a.record.ledger.values()) == a.record.prompt_tokens for a in asked
-            ),
+            "ledger_sums_to_prompts": all(sum(r.ledger.values()) == r.prompt_tokens for r in records),
             "everything_published": unpublished_blocks == 0,
             "pool_hit_at_most_a_tenth_of_cold": None not in (pool, cold)
             and (pool or 0.0) <= MOST_SHARE * (cold or 0.0),
@@ -125,19 +102,19 @@ def _differing(asked: Iterable[Asked]) -> Iterable[str]:
             yield a.question
 
 
-def _ledger(asked: Iterable[Asked]) -> dict[str, int]:
+def _ledger(records: Iterable[DecisionRecord]) -> dict[str, int]:
     total: dict[str, int] = {"prompt_tokens": 0}
-    for a in asked:
-        for outcome, tokens in a.record.ledger.items():
+    for record in records:
+        for outcome, tokens in record.ledger.items():
             total[outcome.value] = total.get(outcome.value, 0) + tokens
-        total["prompt_tokens"] += a.record.prompt_tokens
+        total["prompt_tokens"] += record.prompt_tokens
     return total
 
 
-def _reasons(asked: Iterable[Asked]) -> dict[str, int]:
+def _reasons(records: Iterable[DecisionRecord]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for a in asked:
-        if a.record.decision is not None:
-            reason = a.record.decision.reason.value
+    for record in records:
+        if record.decision is not None:
+            reason = record.decision.reason.value
             found[reason] = found.get(reason, 0) + 1
     return found

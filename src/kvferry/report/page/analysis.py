@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...analysis.result import Analysis
+from ...analysis.words import counted
 from .classes import classes_section, publication_section
 from .content import Page, Section, Table, Tile, in_rows
 from .curve import curve_section
@@ -22,10 +23,10 @@ from .routes import label_of, misses_section, routing_section
 __all__ = ["analysis_page", "write_analysis_page"]
 
 
-def write_analysis_page(result: Analysis, path: str | Path) -> Path:
+def write_analysis_page(result: Analysis, path: str | Path, *, overwrite: bool = False) -> Path:
     """Write the page of an analysis. Raises `MissingExtra` without the extra `report`, `UsageError` where the
-    file cannot be written."""
-    return write_page(analysis_page(result), path)
+    file cannot be written, or exists and may not be overwritten."""
+    return write_page(analysis_page(result), path, overwrite=overwrite)
 
 
 def analysis_page(result: Analysis) -> Page:
@@ -54,7 +55,7 @@ def analysis_page(result: Analysis) -> Page:
 
 def _subtitle(result: Analysis) -> str:
     return (
-        f"{count(result.requests)} requests over {span(result.span_seconds)}, "
+        f"{counted(result.requests, 'request')} over {span(result.span_seconds)}, "
         f"{compact(result.input_tokens)} tokens in, {compact(result.output_tokens)} out"
     )
 
@@ -148,7 +149,8 @@ def _left_out(result: Analysis) -> Section | None:
         return None
     lead = ""
     if result.problems.rows:
-        lead = f"{count(result.problems.rows)} rows could not be read and are not in the figures."
+        verb = "is" if result.problems.rows == 1 else "are"
+        lead = f"{counted(result.problems.rows, 'row')} could not be read and {verb} not in the figures."
     return Section(
         name="left-out",
         title="What is not on this page",

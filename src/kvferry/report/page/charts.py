@@ -50,6 +50,14 @@ def percent_axis(highest: float = 1.0, **more: Any) -> dict[str, Any]:
     return {"range": [0, top], "ticksuffix": "%", "hoverformat": ".1f", "nticks": 6, **more}
 
 
+def _whole_axis() -> dict[str, Any]:
+    """Shares of a whole, from 0 to 100%. The words of the last tick stand half beyond it, which plotly.js
+    would rather leave out than allow."""
+    return {"range": [0, 100], "ticksuffix": "%", "showgrid": False, "tick0": 0, "dtick": 20} | {
+        "ticklabeloverflow": "allow"
+    }
+
+
 def bytes_axis(low: float, high: float, title: str = "") -> dict[str, Any]:
     """A logarithmic axis of bytes with ticks at powers of two."""
     first, last = math.floor(math.log2(max(low, 1.0))), math.ceil(math.log2(max(high, 2.0)))
@@ -156,7 +164,7 @@ def stacked_bar(parts: Sequence[tuple[str, float, str]], total: float, unit: str
         barmode="stack",
         bargap=0.1,
         hovermode="closest",
-        xaxis={"range": [0, 100], "ticksuffix": "%", "showgrid": False, "nticks": 6},
+        xaxis=_whole_axis(),
         yaxis={"showticklabels": False, "showgrid": False, "fixedrange": True},
     )
 

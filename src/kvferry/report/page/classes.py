@@ -20,7 +20,10 @@ def classes_section(result: Analysis) -> Section | None:
     found = sorted(result.classes, key=lambda one: -one.input_tokens)
     shown = found[:_MOST_ROWS]
     what = "root of the block tree" if result.class_field == "root" else result.class_field
-    note = "Skew: share of reuses that fall on the most reused tenth of blocks. TTL keeps 99% of reuses."
+    note = (
+        "Skew: share of reuses that fall on the most reused tenth of blocks. TTL keeps 99% of reuses. Never "
+        "reused: tokens of full blocks that one request alone asked for."
+    )
     if len(found) > len(shown):
         rest = sum(one.token_share for one in found[len(shown) :])
         note += (
@@ -42,7 +45,7 @@ def classes_section(result: Analysis) -> Section | None:
                 "reuse p50",
                 "p95",
                 "TTL",
-                "never read",
+                "never reused",
             ),
             tuple(_row(one) for one in shown),
             frozenset(range(1, 11)),
@@ -100,7 +103,7 @@ def publication_section(result: Analysis) -> Section | None:
                 ),
                 alt="Bars of tokens served and written by publication policy: "
                 + "; ".join(f"{n}: {compact(s)} served, {compact(w)} written" for n, w, s, _ in rows),
-                axes="Million tokens in full blocks, by what enters the pool",
+                axes="Million tokens in full blocks within declared boundaries, by what enters the pool",
                 height=320,
                 numbers=Table(
                     ("publish", "written", "served", "never read"),
@@ -119,8 +122,9 @@ def _publication_lead(rows: list[tuple[str, int, int, int]]) -> str:
         return ""
     all_, second = found["all"], found["second-touch"]
     return (
-        f"Publishing everything writes {compact(all_[0])} tokens, {percent(all_[2] / all_[0])} of them never "
-        f"read. Publishing at the second touch writes {percent(second[0] / all_[0])} of that and serves "
+        f"Publishing all that declared boundaries permit writes {compact(all_[0])} tokens, "
+        f"{percent(all_[2] / all_[0])} of them never read. Publishing at the second touch writes "
+        f"{percent(second[0] / all_[0])} of that and serves "
         f"{percent(second[1] / all_[1])} of its hits."
     )
 

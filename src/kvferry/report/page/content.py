@@ -75,6 +75,8 @@ class Section:
     checks: tuple[Check, ...] = ()
     note: str = ""
     """How it was counted."""
+    more: Table | None = None
+    """Rows that few readers want: behind a line that opens them."""
     half: bool = False
     """May stand beside another on a wide screen."""
 

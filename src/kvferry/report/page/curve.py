@@ -8,6 +8,7 @@ from typing import Any
 from ...analysis.result import Analysis, CurvePoint, Mark, PolicyPoint
 from .charts import SERIES, bytes_axis, chart, label, mark, percent_axis, tokens_axis
 from .content import Figure, Section, Table
+from .marks import places
 from .numbers import compact, percent, size
 
 __all__ = ["curve_section"]
@@ -20,6 +21,11 @@ _POLICIES = {
 }
 _MOST_POINTS = 600
 _MOST_ROWS = 24
+_HEIGHT = 420
+_LETTER_SHARE = 6.4 / 800
+"""Width of a letter of a mark's words in a chart as wide as a page on a desk."""
+_ROW_SHARE = 16 / 330
+"""Height of a row of words, in a chart of this height less its legend and axis."""
 
 
 def curve_section(result: Analysis) -> Section | None:
@@ -68,7 +74,7 @@ def curve_section(result: Analysis) -> Section | None:
         ),
         alt=_alt(points, marks, in_bytes),
         axes="Hit ratio by token, against the capacity of one cache (log scale)",
-        height=420,
+        height=_HEIGHT,
         numbers=_numbers(result, points, in_bytes),
     )
     return Section(
@@ -138,12 +144,20 @@ def _policy(policy: str, found: tuple[PolicyPoint, ...], in_bytes: bool) -> dict
 def _marks(marks: list[Mark], in_bytes: bool, low: float, high: float) -> tuple[list[Any], list[Any]]:
     shapes, notes = [], []
     width = max(math.log10(high) - math.log10(low), 1e-9)
-    for row, found in enumerate(marks):
+    words = [
+        f"{label(found.name, 24)} · {_held(_at(found, in_bytes), in_bytes)} · {percent(found.hit_by_token)}"
+        for found in marks
+    ]
+    placed = places(
+        [(math.log10(_at(found, in_bytes)) - math.log10(low)) / width for found in marks],
+        [_LETTER_SHARE * (2 + len(text)) for text in words],
+    )
+    for found, text, place in zip(marks, words, placed, strict=True):
         at = _at(found, in_bytes)
-        words = f"{label(found.name, 24)} · {_held(at, in_bytes)} · {percent(found.hit_by_token)}"
-        right = (math.log10(at) - math.log10(low)) / width > 0.6
-        shape, note = mark(at, words, label(found.name, 14), row=row, side="right" if right else "left")
+        shape, note = mark(at, text, label(found.name, 16), row=place.row, side=place.side)
         note["x"] = math.log10(at)
+        # Up to its own words: those of other marks may stand above it.
+        shape["y1"] = 1.0 - place.row * _ROW_SHARE
         shapes.append(shape)
         notes.append(note)
     return shapes, notes

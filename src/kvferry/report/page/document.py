@@ -8,6 +8,7 @@ page's own policy runs only the two scripts whose digests it names and connects 
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import os
 from functools import cache
@@ -22,22 +23,33 @@ from ...errors import UsageError
 from .content import Page
 from .library import chart_library
 
-__all__ = ["embed_json", "render", "write_page"]
+__all__ = ["check_place", "embed_json", "render", "write_page"]
 
 
-def write_page(page: Page, path: str | Path) -> Path:
-    """Write the page, whole or not at all. Raises `UsageError` where that is not possible."""
+def check_place(path: str | Path, *, overwrite: bool = False) -> None:
+    """Raises `UsageError` where no page can be written: a command asks before its work, not after it."""
     target = Path(path)
     if target.is_dir():
         raise UsageError(f"{target}: is a folder; name a file in it, such as {target / 'page.html'}")
+    if not target.parent.is_dir():
+        raise UsageError(f"{target}: there is no folder {target.parent}; make it, or name another file")
+    if os.path.lexists(target) and not overwrite:
+        raise UsageError(f"{target} exists; name another file, or say --overwrite")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise UsageError(f"{target}: cannot write into {target.parent}; name another file")
+
+
+def write_page(page: Page, path: str | Path, *, overwrite: bool = False) -> Path:
+    """Write the page, whole or not at all. Raises `UsageError` where that is not possible."""
+    target = Path(path)
+    check_place(target, overwrite=overwrite)
     text = render(page)
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
         draft.write_text(text, encoding="utf-8")
         draft.replace(target)
     except OSError as error:
-        if draft.exists():
+        with contextlib.suppress(OSError):
             draft.unlink()
         raise UsageError(f"{target}: cannot write here: {error.strerror}; name another file") from error
     return target

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...analysis.result import Analysis, Flows, Window
+from ...analysis.words import counted
 from .charts import SERIES, chart
 from .content import Figure, Section, Table
 from .numbers import gigabits, span
@@ -20,9 +21,10 @@ def flows_section(result: Analysis) -> Section | None:
     if flows is None or not flows.series:
         return None
     scale, unit = (3600.0, "h") if result.span_seconds > _HOURS else (60.0, "min")
-    # A mean holds for its whole step, so the line stands still until the next one.
+    # A mean holds for its whole step, so the line stands still until the next one, or the trace's end.
     xs = [point.start_seconds / scale for point in flows.series]
-    xs.append(xs[-1] + flows.step_seconds / scale)
+    end = result.span_seconds / scale
+    xs.append(end if end > xs[-1] else xs[-1] + flows.step_seconds / scale)
     traces = [
         _line("read from the pool", xs, [p.read_bits_per_second for p in flows.series], SERIES[0], unit),
         _line("written to the pool", xs, [p.write_bits_per_second for p in flows.series], SERIES[1], unit),
@@ -56,8 +58,9 @@ def flows_section(result: Analysis) -> Section | None:
         lead=_lead(window) + (" That is the whole trace." if short else ""),
         figures=(figure,),
         table=_pictures(flows),
-        note=f"A pool that forgets nothing and serves every hit; {flows.storage_nodes} storage nodes, "
-        f"{flows.replicas} replicas. Each rate of a situation is of its own worst window.",
+        note="A pool that forgets nothing and serves every hit; "
+        f"{counted(flows.storage_nodes, 'storage node')}, {counted(flows.replicas, 'replica')}. Each rate of "
+        "a situation is of its own worst window.",
     )
 
 

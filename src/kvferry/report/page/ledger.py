@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ...outcomes import HITS, Outcome
 from ...runs.decisions import DecisionRecord
@@ -10,7 +10,7 @@ from .charts import SERIES, stacked_bar
 from .content import Figure, Section, Table
 from .numbers import count, percent
 
-__all__ = ["ledger_section", "totals"]
+__all__ = ["ledger_section", "not_computed", "totals"]
 
 _WORDS = {
     Outcome.DEVICE_HIT: ("local hit", "the engine's own prefix cache held it"),
@@ -36,6 +36,7 @@ _COLOURS = {
     Outcome.HOST_HIT: SERIES[6],
     Outcome.DISK_HIT: SERIES[7],
     Outcome.POOL_HIT: SERIES[0],
+    Outcome.HANDOFF: SERIES[1],
     Outcome.NEVER_PUBLISHED: SERIES[4],
     Outcome.EVICTED: SERIES[1],
     Outcome.DECLINED: SERIES[3],
@@ -54,6 +55,12 @@ def totals(records: Sequence[DecisionRecord]) -> dict[Outcome, int]:
     return found
 
 
+def not_computed(found: Mapping[Outcome, int]) -> tuple[int, int]:
+    """Tokens that came from a cache, and tokens that were handed over: a hand-off is no hit."""
+    handed = found.get(Outcome.HANDOFF, 0)
+    return sum(found.get(outcome, 0) for outcome in HITS) - handed, handed
+
+
 def ledger_section(records: Sequence[DecisionRecord]) -> Section | None:
     """The books of all requests; None without tokens."""
     found = totals(records)
@@ -62,7 +69,7 @@ def ledger_section(records: Sequence[DecisionRecord]) -> Section | None:
         return None
     order = [outcome for outcome in _WORDS if found.get(outcome)]
     parts = [(_WORDS[outcome][0], found[outcome], _COLOURS.get(outcome, SERIES[7])) for outcome in order]
-    held = sum(found.get(outcome, 0) for outcome in HITS)
+    cached, handed = not_computed(found)
     prompts = sum(record.prompt_tokens for record in records)
     sums = (
         f"The parts sum to the {count(prompts)} prompt tokens."
@@ -72,7 +79,9 @@ def ledger_section(records: Sequence[DecisionRecord]) -> Section | None:
     return Section(
         name="ledger",
         title="Where every prompt token came from",
-        lead=f"{percent(held / total)} came from a cache; the rest was computed, each token for one reason.",
+        lead=f"{percent(cached / total)} came from a cache"
+        + (f", {percent(handed / total)} were handed over" if handed else "")
+        + "; the rest was computed, each token for one reason.",
         figures=(
             Figure(
                 name="ledger-chart",

@@ -6,7 +6,18 @@ import math
 
 from ...units import format_bytes
 
-__all__ = ["compact", "count", "gigabits", "optional_seconds", "percent", "points", "seconds", "size", "span"]
+__all__ = [
+    "compact",
+    "count",
+    "counted",
+    "gigabits",
+    "optional_seconds",
+    "percent",
+    "points",
+    "seconds",
+    "size",
+    "span",
+]
 
 _SPANS = ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (172800.0, 3600.0, "h"), (math.inf, 86400.0, "d"))
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -31,6 +42,11 @@ def points(difference: float, *, sign: bool = True) -> str:
 def count(number: float) -> str:
     """A whole number with separators."""
     return f"{number:,.0f}"
+
+
+def counted(number: float, one: str) -> str:
+    """A count of things: "1 request", "2,000 requests"."""
+    return f"{count(number)} {one if number == 1 else one + 's'}"
 
 
 def compact(number: float) -> str:

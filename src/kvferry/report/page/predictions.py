@@ -13,7 +13,7 @@ from .charts import SERIES, chart, label, seconds_axis
 from .content import Figure, Section, Table
 from .numbers import count, percent, seconds
 
-__all__ = ["predictions_section"]
+__all__ = ["is_forced", "predictions_section"]
 
 _MOST_POINTS = 1500
 
@@ -23,6 +23,11 @@ class _Point(NamedTuple):
     predicted: float
     actual: float
     record: DecisionRecord
+
+
+def is_forced(record: DecisionRecord) -> bool:
+    """Whether a forced policy decided, and not the rule."""
+    return record.decision is not None and record.decision.reason in (Reason.ALWAYS, Reason.NEVER)
 
 
 def predictions_section(records: Sequence[DecisionRecord]) -> Section | None:
@@ -59,6 +64,7 @@ def predictions_section(records: Sequence[DecisionRecord]) -> Section | None:
                 seconds(sum(point.record.lost_seconds for point in found)),
             )
         )
+    lost = "lost, forced choices too" if any(is_forced(point.record) for point in points) else "lost"
     axis = seconds_axis(low, high)
     return Section(
         name="predictions",
@@ -80,13 +86,19 @@ def predictions_section(records: Sequence[DecisionRecord]) -> Section | None:
             ),
         ),
         table=Table(
-            ("what was done", "decisions", "error p50", "error p95", "lost"),
+            (
+                "what was done",
+                "decisions",
+                "error p50",
+                "error p95",
+                lost,
+            ),
             tuple(rows),
             frozenset({1, 2, 3, 4}),
         ),
         note="Error: |actual / predicted - 1|. Lost: what the other choice was predicted to save, where the "
-        "choice turned out wrong, forced policies included. Requests that measured the link, first loads of "
-        "an unmeasured tier and loads that failed are left out.",
+        "choice turned out wrong, choices of a forced policy included. Requests that measured the link, "
+        "first loads of an unmeasured tier and loads that failed are left out.",
         half=True,
     )
 

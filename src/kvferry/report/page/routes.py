@@ -13,10 +13,22 @@ __all__ = ["label_of", "misses_section", "routing_section"]
 
 _CAUSES = (
     ("hit", "held", SERIES[2], "the replica holds it", "nothing to do"),
-    ("evicted", "evicted", SERIES[1], "an earlier request had it; no replica holds it any more", "capacity"),
-    ("placement", "on another replica", SERIES[3], "another replica holds it", "routing, or a shared pool"),
+    (
+        "evicted",
+        "evicted",
+        SERIES[1],
+        "an earlier request had it; no replica holds it any more",
+        "memory, or another policy",
+    ),
+    ("placement", "on another replica", SERIES[3], "another replica holds it", "routing, or a pool"),
     ("partial_block", "behind the last full block", SERIES[7], "never loaded", "smaller blocks"),
-    ("never_seen", "never seen", SERIES[4], "no earlier request had it", "no cache helps"),
+    (
+        "never_seen",
+        "never seen",
+        SERIES[4],
+        "no earlier request had it",
+        "prompt assembly (kvferry trace lint), or nothing",
+    ),
 )
 
 

@@ -9,48 +9,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from ...errors import FormatError, UsageError
-from ...gate.facts import Reason
 from ...runs.decisions import DecisionRecord
-from ...runs.demo_summary import DemoSummary
 from ...runs.directory import RunDirectory
 from ...runs.machine import Machine
 from .beside import beside_section
-from .content import Check, Page, Section, Table, Tile, Tone, in_rows
+from .content import Page, Tile, Tone, in_rows
+from .counters import figures_section, metrics_section
 from .document import write_page
-from .ledger import ledger_section, totals
-from .numbers import compact, count, optional_seconds, percent, seconds, size
-from .predictions import predictions_section
+from .experiment import Experiment, checks_section, experiment_of
+from .ledger import ledger_section, not_computed, totals
+from .numbers import compact, count, counted, optional_seconds, percent, seconds, size
+from .predictions import is_forced, predictions_section
 from .times import Times, distributions_section, times_of
 from .turn import policies_section, turn_section
 
 __all__ = ["run_page", "write_run_page"]
 
-_CHECKS = {
-    "outputs_identical": "The same greedy tokens, whichever way a prompt became ready",
-    "ledger_sums_to_prompts": "Every prompt token is booked once: the ledger sums to the prompts",
-    "flip_within_a_step": "The rule turned to recompute within one step of the predicted bandwidth",
-    "pool_hits_beat_cold": "p95 of pool hits lies below p50 of cold prefills",
-    "gate_no_worse_than_best_fixed": "At unseen bandwidths the gate took no longer than the better "
-    "fixed policy (15% allowed)",
-    "survived_loss": "With the pool lost in mid-load every request finished by recompute, answers unchanged",
-    "recovered": "Loads resumed by themselves once the pool was back",
-}
-
 
 def write_run_page(
-    run: str | Path | RunDirectory, path: str | Path, *, beside: str | Path | None = None
+    run: str | Path | RunDirectory,
+    path: str | Path,
+    *,
+    beside: str | Path | None = None,
+    overwrite: bool = False,
 ) -> Path:
     """Write the page of a run directory, with another run `beside` it where one is named.
 
-    Raises `UsageError` for a folder without a run or a file that cannot be written, `FormatError` with file
-    and line for a record that does not parse, `MissingExtra` without the extra `report`.
+    Raises `UsageError` for a folder without a run or a file that cannot be written, `FormatError` for a
+    summary or records that do not parse, `MissingExtra` without the extra `report`. Single records that do
+    not parse are left out, and the page says so.
     """
-    return write_page(run_page(run, beside=beside), path)
+    return write_page(run_page(run, beside=beside), path, overwrite=overwrite)
 
 
 def run_page(run: str | Path | RunDirectory, *, beside: str | Path | None = None) -> Page:
@@ -58,35 +51,40 @@ def run_page(run: str | Path | RunDirectory, *, beside: str | Path | None = None
     directory = run if isinstance(run, RunDirectory) else RunDirectory.open(run)
     other = None if beside is None else RunDirectory.open(beside)
     records: list[DecisionRecord] = []
+    skipped: list[str] = []
     if (directory.path / "decisions.jsonl").is_file():
-        records = list(directory.decisions(DecisionRecord))
+        records = list(directory.decisions(DecisionRecord, skipped=skipped.append))
+        if skipped and not records:
+            raise FormatError(f"no line parses: {skipped[0]}")
     summary = directory.summary() if (directory.path / "summary.json").is_file() else None
     if not records and summary is None:
         raise UsageError(
             f"{directory.path} holds neither decisions.jsonl nor summary.json: the run ended before it did "
             "anything; run it again"
         )
-    demo = _demo(directory, summary)
-    times = times_of(records, directory, demo)
+    experiment = experiment_of(directory, summary)
+    demo = None if experiment is None else experiment.demo
+    times = times_of(records, directory, experiment, skipped=skipped.append)
     found = (
-        distributions_section(times, demo),
+        distributions_section(times, experiment),
         ledger_section(records),
         predictions_section(records),
         turn_section(demo),
         policies_section(demo),
-        _checks(demo),
-        _figures(summary) if demo is None else None,
+        checks_section(experiment),
+        metrics_section(None if experiment is None else experiment.vllm),
+        figures_section(summary) if experiment is None else None,
         None if other is None else beside_section(directory, other),
     )
     header = directory.header
     name = directory.path.resolve().name
     return Page(
         kind="Run",
-        title=name if demo is None else f"Demo run {name}",
-        subtitle=_subtitle(directory, records, demo),
-        verdict=_verdict(records, demo, summary is not None),
-        tone=_tone(demo),
-        tiles=tuple(_tiles(records, times, demo)),
+        title=_title(name, experiment),
+        subtitle=_subtitle(directory, records, experiment),
+        verdict=_verdict(records, experiment, summary is not None, skipped),
+        tone=_tone(experiment),
+        tiles=tuple(_tiles(records, times, experiment)),
         sections=in_rows(found),
         facts=(
             ("command", " ".join(header.command)),
@@ -97,46 +95,54 @@ def run_page(run: str | Path | RunDirectory, *, beside: str | Path | None = None
     )
 
 
-def _demo(directory: RunDirectory, summary: dict[str, Any] | None) -> DemoSummary | None:
-    """The summary as a demo's; None where another command wrote it."""
-    if summary is None or not {"arms", "flips", "policies"} <= summary.keys():
-        return None
-    try:
-        return msgspec.convert(summary, DemoSummary)
-    except msgspec.ValidationError as error:
-        raise FormatError(f"{directory.path / 'summary.json'}: not the summary of a demo: {error}") from error
+def _title(name: str, experiment: Experiment | None) -> str:
+    if experiment is None:
+        return name
+    return f"Demo run {name}" if experiment.engine == "transformers" else f"Demo run {name} with vLLM"
 
 
-def _subtitle(directory: RunDirectory, records: Sequence[DecisionRecord], demo: DemoSummary | None) -> str:
+def _subtitle(
+    directory: RunDirectory, records: Sequence[DecisionRecord], experiment: Experiment | None
+) -> str:
     parts = [
-        f"{count(len(records))} requests",
+        counted(len(records), "request"),
         f"started {directory.header.started[:16].replace('T', ' ')} UTC",
     ]
-    if demo is not None:
-        parts.insert(0, demo.model)
+    if experiment is not None and experiment.vllm is not None:
+        parts.insert(0, experiment.vllm.vllm)
+    if experiment is not None and experiment.model:
+        parts.insert(0, experiment.model)
     replicas = sorted({record.replica for record in records})
     if replicas:
-        parts.insert(
-            -1, f"replicas {', '.join(replicas)}" if len(replicas) < 6 else f"{len(replicas)} replicas"
-        )
+        few = f"replica{'s' if len(replicas) > 1 else ''} {', '.join(replicas)}"
+        parts.insert(-1, few if len(replicas) < 6 else f"{len(replicas)} replicas")
     return " · ".join(parts)
 
 
-def _verdict(records: Sequence[DecisionRecord], demo: DemoSummary | None, finished: bool) -> tuple[str, ...]:
-    if demo is not None and demo.sentences:
-        return demo.sentences
-    saved, hits = 0.0, 0
+def _verdict(
+    records: Sequence[DecisionRecord], experiment: Experiment | None, finished: bool, skipped: Sequence[str]
+) -> tuple[str, ...]:
+    left_out: tuple[str, ...] = ()
+    if skipped:
+        left_out = (f"Left out: {counted(len(skipped), 'line')} that did not parse, the first {skipped[0]}.",)
+    if experiment is not None and experiment.sentences:
+        return (*experiment.sentences, *left_out)
+    saved, hits, handed = 0.0, 0, sum(record.path == "handoff" for record in records)
     for record in records:
         if record.decision is not None and record.decision.loads and record.actual.load_seconds is not None:
             saved += record.decision.recompute_seconds - record.actual.load_seconds
             hits += record.path == "pool_hit"
     than = "less" if saved >= 0 else "more"
     rest = [
-        f"{count(hits)} of {count(len(records))} requests became ready from the pool.",
+        f"{count(hits)} of {counted(len(records), 'request')} became ready from the pool.",
         f"Decisions that turned out wrong lost {seconds(_lost(records))}, as the other choice was predicted.",
+        *left_out,
     ]
     if not finished:
         rest.append("There is no summary.json: the run did not come to its end, or was no experiment.")
+    if handed:
+        words = f"{count(handed)} of {counted(len(records), 'request')} became ready from a hand-off."
+        return (words, *rest[0 if hits else 1 :])
     if not hits:
         return ("Nothing was loaded from the pool.", *rest)
     return (f"Loads took {seconds(abs(saved))} {than} than computing was predicted to.", *rest)
@@ -144,41 +150,43 @@ def _verdict(records: Sequence[DecisionRecord], demo: DemoSummary | None, finish
 
 def _lost(records: Sequence[DecisionRecord]) -> float:
     """Of decisions that the rule made; a forced policy decides nothing."""
-    forced = (Reason.ALWAYS, Reason.NEVER)
-    return sum(r.lost_seconds for r in records if r.decision is None or r.decision.reason not in forced)
+    return sum(record.lost_seconds for record in records if not is_forced(record))
 
 
-def _tone(demo: DemoSummary | None) -> Tone:
-    if demo is None:
+def _tone(experiment: Experiment | None) -> Tone:
+    if experiment is None or not experiment.finished:
         return "plain"
-    return "good" if all(demo.checks.values()) else "bad"
+    return "good" if all(experiment.checks.values()) else "bad"
 
 
-def _tiles(records: Sequence[DecisionRecord], times: Times, demo: DemoSummary | None) -> list[Tile]:
+def _tiles(records: Sequence[DecisionRecord], times: Times, experiment: Experiment | None) -> list[Tile]:
     tiles = []
-    for path, words in (("pool_hit", "First token, pool hit"), ("cold", "First token, cold")):
-        found = times.get(path)
+    for kinds, words in ((("pool_hit", "pool"), "First token, pool hit"), (("cold",), "First token, cold")):
+        found = times.get(*kinds)
         if found is not None and found.p50_seconds is not None:
             tiles.append(Tile(words, optional_seconds(found.p50_seconds), f"median of {count(found.n)}"))
     ledger = totals(records)
     total = sum(ledger.values())
     if total:
-        held = sum(tokens for outcome, tokens in ledger.items() if outcome.value.endswith("_hit"))
-        tiles.append(Tile("From a cache", percent(held / total), f"of {compact(total)} prompt tokens"))
+        cached, handed = not_computed(ledger)
+        note = f"of {compact(total)} prompt tokens"
+        if handed:
+            note += f"; {percent(handed / total)} more were handed over"
+        tiles.append(Tile("From a cache", percent(cached / total), note))
     tiles.append(
-        Tile("Lost by wrong decisions", seconds(_lost(records)), "as the other choice was predicted")
-    )
-    if demo is not None:
-        held_checks = sum(demo.checks.values())
-        tiles.append(
-            Tile(
-                "Checks",
-                f"{held_checks} of {len(demo.checks)}",
-                "hold",
-                "good" if held_checks == len(demo.checks) else "bad",
-            )
+        Tile(
+            "Lost by wrong decisions",
+            seconds(_lost(records)),
+            "of the rule; forced choices are not among them"
+            if any(map(is_forced, records))
+            else "as the other choice was predicted",
         )
-        moved = demo.bytes
+    )
+    if experiment is not None and experiment.checks:
+        held, every = sum(experiment.checks.values()), len(experiment.checks)
+        tiles.append(Tile("Checks", f"{held} of {every}", "hold", "good" if held == every else "bad"))
+    if experiment is not None and experiment.demo is not None:
+        moved = experiment.demo.bytes
         if {"read", "published"} <= moved.keys():
             tiles.append(
                 Tile("Read from the pool", size(moved["read"]), f"{size(moved['published'])} published")
@@ -193,35 +201,3 @@ def _machine(machine: Machine) -> list[tuple[str, str]]:
         *((name, str(value)) for name, value in facts.items()),
         ("memory", "unknown" if memory is None else size(memory)),
     ]
-
-
-def _checks(demo: DemoSummary | None) -> Section | None:
-    if demo is None:
-        return None
-    checks = tuple(
-        Check(_CHECKS.get(name, name.replace("_", " ")), held) for name, held in demo.checks.items()
-    )
-    failed = sum(not check.held for check in checks)
-    lead = "" if not failed else f"{failed} of {len(checks)} did not hold."
-    if demo.differing:
-        lead += f" Answered in more than one way: {', '.join(demo.differing)}."
-    return Section(name="checks", title="What had to hold", lead=lead.strip(), checks=checks, half=True)
-
-
-def _figures(summary: dict[str, Any] | None) -> Section | None:
-    """The numbers of a summary whose meaning this page does not know."""
-    rows: list[tuple[str, str]] = []
-
-    def walk(name: str, value: Any) -> None:
-        if isinstance(value, dict):
-            for key, inner in value.items():
-                walk(f"{name}.{key}" if name else str(key), inner)
-        elif not isinstance(value, list):
-            rows.append((name, f"{value:.6g}" if isinstance(value, float) else str(value)))
-
-    walk("", summary or {})
-    if not rows:
-        return None
-    return Section(
-        name="summary", title="Summary", table=Table(("figure", "value"), tuple(rows), frozenset({1}))
-    )

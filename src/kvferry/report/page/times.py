@@ -1,23 +1,26 @@
 """Time to the first token by how the prompt became ready: every request a point, never one mean of all.
 
-Owns the strips. Which requests of a demo belong to which distribution is the demo's own rule.
+Owns the strips, and the count of what they leave out. Which requests of a demo belong to which distribution
+is the demo's own rule; the demo with vLLM has its arms for distributions.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from ...runs.decisions import DecisionRecord
-from ...runs.demo_summary import Arm, DemoSummary, is_free_choice
+from ...runs.demo_summary import Arm, left_out
 from ...runs.directory import RunDirectory
 from ...runs.distribution import quantile, worst
 from .charts import SERIES, chart, seconds_axis
 from .content import Figure, Section, Table
-from .numbers import count, optional_seconds, seconds
+from .experiment import Experiment
+from .numbers import count, counted, optional_seconds, seconds
 
 __all__ = ["Distribution", "Times", "distributions_section", "times_of"]
 
@@ -32,6 +35,17 @@ _PATHS = {
     "cold": ("cold prefill", SERIES[4]),
 }
 """In order of what should be the fastest."""
+_ARMS = {
+    "local": _PATHS["local_hit"],
+    "pool": _PATHS["pool_hit"],
+    "handoff": _PATHS["handoff"],
+    "told": ("told to recompute", SERIES[3]),
+    "broken": ("load fails half-way", SERIES[5]),
+    "killed": ("pool killed", SERIES[7]),
+    "cold": _PATHS["cold"],
+}
+"""Of a demo with vLLM, in the same order."""
+_KINDS = {**_PATHS, **_ARMS}
 
 _MOST_POINTS = 800
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
@@ -52,40 +66,69 @@ class Distribution(msgspec.Struct, frozen=True):
         return len(self.values)
 
 
-Times: TypeAlias = dict[str, Distribution]
-"""By path, in the order in which they are drawn."""
+class Times(msgspec.Struct, frozen=True):
+    """What is drawn, and what is not."""
+
+    kinds: dict[str, Distribution]
+    """By path, or by arm of a demo with vLLM, in the order in which they are drawn."""
+    left_out: dict[str, int]
+    """Requests that are in none, by why, as the end of "one that"."""
+
+    def get(self, *names: str) -> Distribution | None:
+        """The first of these distributions that there is."""
+        return next((self.kinds[name] for name in names if name in self.kinds), None)
 
 
 class _Asked(msgspec.Struct):
-    """What of a line of requests.jsonl is a point."""
+    """What of a line of requests.jsonl is a point; commands that time something else leave it out."""
 
-    path: str
-    ttft_seconds: float
+    path: str = ""
+    ttft_seconds: float | None = None
     arm: str = ""
 
 
-def times_of(records: Sequence[DecisionRecord], directory: RunDirectory, demo: DemoSummary | None) -> Times:
-    """Distributions as the client saw them, or as the replica did where no client left a record."""
-    found: dict[str, list[float]] = {path: [] for path in _PATHS}
-    # A demo that was killed has its stages too, though no summary.
-    stages = demo is not None or directory.header.command[1:2] == ["demo"]
-    for path, arm, value in _points(records, directory):
-        if path in found and (not stages or is_free_choice(path, arm)):
-            found[path].append(value)
-    return {path: _distribution(values) for path, values in found.items() if values}
+def times_of(
+    records: Sequence[DecisionRecord],
+    directory: RunDirectory,
+    experiment: Experiment | None,
+    *,
+    skipped: Callable[[str], None] | None = None,
+) -> Times:
+    """Distributions as the client saw them, or as the replica did where no client left a record.
+
+    `skipped` hears of lines that do not parse; without it they are a `FormatError`.
+    """
+    by_arm = experiment is not None and experiment.engine == "vllm"
+    found: dict[str, list[float]] = {kind: [] for kind in (_ARMS if by_arm else _PATHS)}
+    missing: Counter[str] = Counter()
+    total = 0
+    for path, arm, value in _points(records, directory, skipped):
+        total += 1
+        kind = arm if by_arm else path
+        why = None if by_arm or experiment is None else left_out(path, arm)
+        if why is None and kind not in found:
+            why = f"became ready in another way ({kind})"
+        if why is None:
+            found[kind].append(value)
+        else:
+            missing[why] += 1
+    if len(records) > total:
+        missing["gave no client a first token"] = len(records) - total
+    return Times({kind: _distribution(values) for kind, values in found.items() if values}, dict(missing))
 
 
-def distributions_section(times: Times, demo: DemoSummary | None) -> Section | None:
+def distributions_section(times: Times, experiment: Experiment | None) -> Section | None:
     """The strips with p50 and p95; None where no request had a first token."""
-    if not times:
+    if not times.kinds:
         return None
-    told = {path: _told(path, times, demo) for path in times}
-    values = [value for one in times.values() for value in one.values if value > 0]
+    arms = {} if experiment is None else experiment.arms
+    told = {kind: _told(kind, times, arms) for kind in times.kinds}
+    values = [value for one in times.kinds.values() for value in one.values if value > 0]
     low, high = min(values, default=1e-3), max(values, default=1.0)
-    order = [path for path in _PATHS if path in times]
+    order = list(times.kinds)
     traces: list[dict[str, Any]] = []
-    for row, path in enumerate(order):
-        traces += _strip(row, path, times[path].values, told[path])
+    for row, kind in enumerate(order):
+        traces += _strip(row, kind, times.kinds[kind].values, told[kind])
     figure = Figure(
         name="times-chart",
         chart=chart(
@@ -94,25 +137,25 @@ def distributions_section(times: Times, demo: DemoSummary | None) -> Section | N
             xaxis=seconds_axis(low, high, "time to first token"),
             yaxis={
                 "tickvals": list(range(len(order))),
-                "ticktext": [f"{_PATHS[path][0]}  <b>{times[path].n}</b>" for path in order],
+                "ticktext": [f"{_KINDS[kind][0]}  <b>{times.kinds[kind].n}</b>" for kind in order],
                 "range": [len(order) - 0.45, -0.55],
                 "showgrid": False,
                 "fixedrange": True,
             },
         ),
         alt="Strips of times to first token: "
-        + "; ".join(f"{_PATHS[path][0]} median {optional_seconds(told[path].p50_seconds)}" for path in order),
+        + "; ".join(f"{_KINDS[kind][0]} median {optional_seconds(told[kind].p50_seconds)}" for kind in order),
         axes="Every request a point (log scale), with the number of requests; tall bar p50, short bar p95",
         height=90 + 58 * len(order),
     )
     rows = tuple(
         (
-            _PATHS[path][0],
-            count(told[path].n),
-            optional_seconds(told[path].p50_seconds),
-            optional_seconds(told[path].p95_seconds) + (" (max)" if told[path].p95_is_max else ""),
+            _KINDS[kind][0],
+            count(told[kind].n),
+            optional_seconds(told[kind].p50_seconds),
+            optional_seconds(told[kind].p95_seconds) + (" (max)" if told[kind].p95_is_max else ""),
         )
-        for path in order
+        for kind in order
     )
     return Section(
         name="times",
@@ -120,14 +163,20 @@ def distributions_section(times: Times, demo: DemoSummary | None) -> Section | N
         lead=_lead(told),
         figures=(figure,),
         table=Table(("path", "requests", "p50", "p95"), rows, frozenset({1, 2, 3})),
-        note=_note(times, demo),
+        note=_note(times, arms),
     )
 
 
-def _points(records: Sequence[DecisionRecord], directory: RunDirectory) -> Iterator[tuple[str, str, float]]:
+def _points(
+    records: Sequence[DecisionRecord], directory: RunDirectory, skipped: Callable[[str], None] | None
+) -> Iterator[tuple[str, str, float]]:
+    seen = False
     if (directory.path / "requests.jsonl").is_file():
-        for asked in directory.requests(_Asked):
-            yield asked.path, asked.arm, asked.ttft_seconds
+        for asked in directory.requests(_Asked, skipped=skipped):
+            if asked.path and asked.ttft_seconds is not None:
+                seen = True
+                yield asked.path, asked.arm, asked.ttft_seconds
+    if seen:
         return
     for record in records:
         if record.actual.ttft_seconds is not None and not record.aborted:
@@ -139,13 +188,13 @@ def _distribution(values: list[float]) -> Distribution:
     return Distribution(ordered, quantile(ordered, 0.5), *worst(ordered))
 
 
-def _told(path: str, times: Times, demo: DemoSummary | None) -> Arm | Distribution:
+def _told(kind: str, times: Times, arms: Mapping[str, Arm]) -> Arm | Distribution:
     """The summary's figures where the run made some: a page repeats them and makes none of its own."""
-    return demo.arms[path] if demo is not None and path in demo.arms else times[path]
+    return arms[kind] if kind in arms else times.kinds[kind]
 
 
-def _strip(row: int, path: str, values: Sequence[float], told: Arm | Distribution) -> list[dict[str, Any]]:
-    name, colour = _PATHS[path]
+def _strip(row: int, kind: str, values: Sequence[float], told: Arm | Distribution) -> list[dict[str, Any]]:
+    name, colour = _KINDS[kind]
     step = max(1, math.ceil(len(values) / _MOST_POINTS))
     drawn = [value for value in values[::step] if value > 0]
     # Points step through their band by the golden ratio: spread evenly, and the same on every page.
@@ -184,7 +233,7 @@ def _strip(row: int, path: str, values: Sequence[float], told: Arm | Distributio
 
 
 def _lead(told: dict[str, Arm | Distribution]) -> str:
-    pool, cold = told.get("pool_hit"), told.get("cold")
+    pool, cold = told.get("pool_hit") or told.get("pool"), told.get("cold")
     if pool is None or cold is None or not pool.p50_seconds or not cold.p50_seconds:
         return ""
     ratio = cold.p50_seconds / pool.p50_seconds
@@ -195,17 +244,16 @@ def _lead(told: dict[str, Arm | Distribution]) -> str:
     )
 
 
-def _note(times: Times, demo: DemoSummary | None) -> str:
+def _note(times: Times, arms: Mapping[str, Arm]) -> str:
     words = ["Paths are never mixed; p95 of fewer than 20 requests is the largest."]
-    if demo is not None:
-        words.append(
-            "Requests that measured the link, were throttled or obeyed a forced policy are not among them."
-        )
-        other = [
-            _PATHS[path][0] for path, one in times.items() if path in demo.arms and one.n != demo.arms[path].n
-        ]
-        if other:
-            words.append(f"The points do not number what the summary counted: {', '.join(other)}.")
-    if any(one.n > _MOST_POINTS for one in times.values()):
+    shown = sum(one.n for one in times.kinds.values())
+    if times.left_out:
+        missing = ", ".join(f"{count(n)} that {why}" for why, n in times.left_out.items())
+        every = counted(shown + sum(times.left_out.values()), "request")
+        words.append(f"{count(shown)} of {every} are shown; left out: {missing}.")
+    other = [_KINDS[kind][0] for kind, one in times.kinds.items() if kind in arms and one.n != arms[kind].n]
+    if other:
+        words.append(f"The points do not number what the summary counted: {', '.join(other)}.")
+    if any(one.n > _MOST_POINTS for one in times.kinds.values()):
         words.append(f"Of long strips an even choice of about {_MOST_POINTS} points is drawn.")
     return " ".join(words)

@@ -159,7 +159,7 @@ def policies_section(demo: DemoSummary | None) -> Section | None:
             ),
         ),
         table=Table(
-            ("policy", "requests", "total", "lost"),
+            ("policy", "requests", "total", "lost by wrong decisions"),
             tuple(
                 (name, count(one.n), seconds(one.total_seconds), seconds(one.lost_seconds))
                 for name, one in zip(names, found, strict=True)

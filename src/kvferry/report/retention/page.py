@@ -30,9 +30,9 @@ _SHARES = {
 }
 
 
-def write_retention_page(found: Retention, path: str | Path) -> Path:
+def write_retention_page(found: Retention, path: str | Path, *, overwrite: bool = False) -> Path:
     """Write the page. Raises `UsageError` where that is not possible, `MissingExtra` without its extra."""
-    return write_page(retention_page(found), path)
+    return write_page(retention_page(found), path, overwrite=overwrite)
 
 
 def retention_page(found: Retention) -> Page:

@@ -12,5 +12,5 @@ from kvferry.errors import MissingExtra
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
 def test_a_class_needs_the_extra() -> None:
-    with pytest.raises(MissingExtra, match=r"kvferry\[vllm\]"):
+    with pytest.raises(MissingExtra, match=r"pip install .*\[vllm\]"):
         _ = gated.GatedExampleConnector

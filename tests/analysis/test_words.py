@@ -1,0 +1,12 @@
+from __future__ import annotations
+
+import pytest
+
+from kvferry.analysis.words import counted
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 bad rows"), (1, "1 bad row"), (2, "2 bad rows"), (3000, "3,000 bad rows")]
+)
+def test_one_is_singular(count: int, text: str) -> None:
+    assert counted(count, "bad row") == text
