@@ -203,7 +203,7 @@ def test_prefill_beyond_what_replicas_can_do_is_a_warning() -> None:
     found = plan(traffic, profile(1e9))
     assert found.prefill_load == pytest.approx(60 * 160 * TOKEN_SECONDS / 5.9, rel=0.05)
     (warning,) = found.warnings
-    assert "asks each replica for 1.6 s of prefill" in warning
+    assert "asks each replica for 1.627 s of prefill" in warning
     assert "takes 2 or more" in warning
 
 

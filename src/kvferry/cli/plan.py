@@ -144,7 +144,7 @@ def _show(found: Plan) -> None:
     )
     asked = "unknown, as all requests arrive at once"
     if found.prefill_load is not None:
-        asked = f"{found.prefill_load:.3g} s a second of each replica"
+        asked = f"{format_seconds(found.prefill_load)} a second of each replica"
         asked += ", which is more than there is" if found.prefill_load > 1.0 else ""
     print(f"  prefill behind the best local routing: {asked}")
     rows = [

@@ -17,7 +17,7 @@ from ..analysis.result import Analysis
 from ..analysis.words import counted
 from ..cost.profile import Profile
 from ..errors import FormatError, UsageError
-from ..units import format_rate
+from ..units import format_rate, format_seconds
 from .benefit import ClassBenefit, Link, benefits, link_of
 
 __all__ = ["Plan", "Verdict", "demo_sentence", "plan"]
@@ -229,7 +229,7 @@ def _warnings(load: float, replicas: int) -> tuple[str, ...]:
     if load <= 1.0:
         return ()
     return (
-        f"A second of this traffic asks each replica for {load:.2g} s of prefill: "
+        f"A second of this traffic asks each replica for {format_seconds(load)} of prefill: "
         f"{counted(replicas, 'replica')} of this profile cannot serve it, it takes "
         f"{math.ceil(load * replicas):,} or more. Requests would queue, whatever is shared; check "
         "--replicas, and that the profile is of the machine that will serve.",
