@@ -343,3 +343,18 @@ def test_what_a_cut_off_put_left_there_is_known_once_it_is_gone(server: Embedded
     assert answers_right(tier)  # the next put, of other blocks
     tier.drop(held, 10.0, ghost=False)
     assert tier.find(held, 10.0) == bytes([Found.GHOST]) * len(held)
+
+
+def test_what_is_owed_survives_a_connection_that_turns_out_dead(server: EmbeddedServer) -> None:
+    tier, keys = ValkeyTier(server.host, server.port, ghost_keys=1000), keys_of(BATCH)
+    assert answers_right(tier)
+    server.pause()
+    try:
+        with pytest.raises(TierTimeout):
+            tier.put(keys, batch_of(BATCH), 0.3)
+    finally:
+        server.resume()
+    assert tier.find(keys[:1], 10.0)  # leaves a connection for the next call
+    ask(server, b"CLIENT", b"KILL", b"TYPE", b"normal")
+    assert answers_right(tier)
+    assert tier.find(keys[-1:], 10.0) == bytes([Found.GHOST])

@@ -185,12 +185,14 @@ class ValkeyTier:
         ttl = self._ttl_seconds if ttl_seconds is None else ttl_seconds
         names = [self._block + key for key in keys]
         statuses = bytearray([Put.FAILED]) * len(keys)
+        owed: list[bytes] = []
         unmarked: list[bytes] = []
 
         def exchange(connection: Connection) -> None:
-            self._advise(connection)
-            owed = [self._owed.popleft() for _ in range(len(self._owed))]
+            # Called again where an idle connection turns out to be dead: what was taken then is still owed.
+            owed.extend([self._owed.popleft() for _ in range(len(self._owed))])
             unmarked[:] = [*owed, *keys]
+            self._advise(connection)
             made: list[bytes] = []
             write_values(
                 connection,
