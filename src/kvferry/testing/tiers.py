@@ -136,6 +136,13 @@ class TierSuite:
         assert tier.get([key_of(1)], [into], SECONDS) == bytes([Got.OK])
         assert joined(into) == value_of(1)
 
+    def test_more_parts_than_a_system_call_takes(self, tier: Tier) -> None:
+        value = value_of(1, 6000)
+        assert tier.put([key_of(1)], [parts_of(value, *range(1, 3000))], SECONDS) == bytes([Put.STORED])
+        into = blank(*[2] * 3000)
+        assert tier.get([key_of(1)], [into], SECONDS) == bytes([Got.OK])
+        assert joined(into) == value
+
     @pytest.mark.parametrize("size", [1, 4095, 4096, 65537, 1_500_000])
     def test_holds_values_of_any_size(self, tier: Tier, size: int) -> None:
         value = value_of(7, size)
