@@ -28,6 +28,7 @@ __all__ = [
     "Rate",
     "Seconds",
     "Tokens",
+    "counted",
     "format_bytes",
     "format_rate",
     "format_seconds",
@@ -210,3 +211,8 @@ def _scaled(value: float, units: list[tuple[str, float]], smallest: str) -> str:
 def _digits(value: float) -> str:
     text = f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return "0" if text == "-0" else text
+
+
+def counted(count: int, what: str) -> str:
+    """A count with what it counts, as in a sentence: "1 request", "3,000 requests"."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -6,8 +6,8 @@ most tokens. One sentence, because a list of ten is read by nobody.
 
 from __future__ import annotations
 
+from ..units import counted
 from .result import ClassResult, Hits, Misses, PoolGain, TraceProblems
-from .words import counted
 
 __all__ = ["recommend"]
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ..errors import UsageError
 from ..traces.chunk import Trace
+from ..units import counted
 from .advice import recommend
 from .classes import ClassCount
 from .flows import FlowCount
@@ -34,7 +35,6 @@ from .reuse import Curve, Stack
 from .routing import RoutingCount
 from .sampled import Sample
 from .touched import touch
-from .words import counted
 
 __all__ = ["ROOT", "Question", "analyse", "analyse_counted"]
 

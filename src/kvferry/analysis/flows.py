@@ -15,9 +15,9 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from ..units import counted
 from .result import FlowPicture, FlowPoint, Flows, Window
 from .touched import Touched
-from .words import counted
 
 __all__ = ["STEP_SECONDS", "FlowCount"]
 

@@ -23,9 +23,8 @@ from ..clock import Clock, MonotonicClock
 from ..config import Config, cache_dir, load, resolve_secret
 from ..config.urls import hide_password
 from ..errors import KvferryError
-from ..report.page.numbers import counted
 from ..runs.machine import describe_machine
-from ..units import GIB, format_bytes, format_seconds
+from ..units import GIB, counted, format_bytes, format_seconds
 from .extras import installed_extras
 from .findings import Finding
 from .output import Json, write_columns, write_json

@@ -9,12 +9,11 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from ..analysis.analyse import ROOT, Question, analyse
-from ..analysis.words import counted
 from ..cost.profile import decode_profile
 from ..errors import UsageError
 from ..planner.verdict import Plan, plan
 from ..traces import open_trace
-from ..units import format_rate, format_seconds, parse_bytes
+from ..units import counted, format_rate, format_seconds, parse_bytes
 from .output import Json, write_columns, write_json
 from .trace_files import ChatTemplate, FormatName, Tokenizer
 from .trace_sizes import tokens_of, weight_of

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ..report.decisions import DECISION_COLUMNS, decision_row
-from ..report.page.numbers import counted
+from ..units import counted
 
 if TYPE_CHECKING:
     from ..measure.demo.replicas import Asked

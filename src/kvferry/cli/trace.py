@@ -13,11 +13,10 @@ from cyclopts import App, Group, Parameter
 
 from ..analysis.analyse import ROOT, Question, analyse
 from ..analysis.capacity import effective_capacity
-from ..analysis.words import counted
 from ..errors import FormatError, UsageError
 from ..traces import open_trace
 from ..traces.chunk import Format
-from ..units import parse_bytes, parse_seconds
+from ..units import counted, parse_bytes, parse_seconds
 from . import trace_files, trace_lint, trace_record
 from .output import Json, OverwritePage, write_json
 from .trace_folder import Reading, analyse_folder

@@ -12,13 +12,12 @@ from typing import Annotated, Literal
 import msgspec
 from cyclopts import Parameter
 
-from ..analysis.words import counted
 from ..errors import UsageError
 from ..traces import Problems, Trace, open_trace
 from ..traces.chunk import Format
 from ..traces.convert import Written, new_secret, read_secret, write_mooncake, write_own
 from ..traces.convert import anonymize as write_anonymous
-from ..units import parse_seconds
+from ..units import counted, parse_seconds
 from .output import Json, write_json
 
 __all__ = [

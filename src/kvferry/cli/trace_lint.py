@@ -24,11 +24,11 @@ from ..analysis.lint import (
 )
 from ..analysis.lint.baseline import BaselineResult, compare
 from ..analysis.lint.mending import where
-from ..analysis.words import counted
 from ..errors import FormatError, UsageError
 from ..traces.chunk import Problems
 from ..traces.openai import Tokens
 from ..traces.openai.records import request_of
+from ..units import counted
 from .output import Json, write_columns, write_json
 
 __all__ = ["lint"]

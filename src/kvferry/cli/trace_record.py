@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..analysis.words import counted
 from ..errors import FormatError, UsageError
 from ..traces import Problems, open_trace
 from ..traces.convert import new_secret, read_secret, write_own
-from ..units import parse_seconds
+from ..units import counted, parse_seconds
 from .output import Json, write_json
 from .trace_files import Overwrite, SecretFile, Strict, complain, done
 

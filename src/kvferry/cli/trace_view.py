@@ -10,8 +10,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from ..analysis.result import Analysis, ClassResult, CurvePoint, Misses
-from ..analysis.words import counted
-from ..units import format_bytes, format_seconds
+from ..units import counted, format_bytes, format_seconds
 from .output import write_columns
 from .trace_folder import FolderAnalysis
 

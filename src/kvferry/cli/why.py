@@ -16,10 +16,9 @@ from cyclopts import App
 
 from ..errors import FormatError, UsageError
 from ..gate.facts import Decision, Reason
-from ..report.page.numbers import counted
 from ..runs.decisions import DecisionRecord, LoadRecord
 from ..runs.directory import RunDirectory
-from ..units import format_bytes, format_rate, format_seconds
+from ..units import counted, format_bytes, format_rate, format_seconds
 from .output import Json, write_columns, write_json
 from .why_list import list_requests
 

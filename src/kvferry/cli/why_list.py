@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ..report.decisions import seconds
-from ..report.page.numbers import counted
 from ..runs.decisions import DecisionRecord
+from ..units import counted
 from .output import write_columns
 
 __all__ = ["list_requests"]

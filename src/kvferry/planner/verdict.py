@@ -14,10 +14,9 @@ from typing import Literal
 import msgspec
 
 from ..analysis.result import Analysis
-from ..analysis.words import counted
 from ..cost.profile import Profile
 from ..errors import FormatError, UsageError
-from ..units import format_rate, format_seconds
+from ..units import counted, format_rate, format_seconds
 from .benefit import ClassBenefit, Link, benefits, link_of
 
 __all__ = ["Plan", "Verdict", "demo_sentence", "plan"]

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from ..model.agreement import Agreement
 from ..model.size import LayerSize, Size
 from ..model.transfer import Crossing, Transfer
-from ..units import format_bytes, format_rate, format_seconds
-from .page.numbers import counted
+from ..units import counted, format_bytes, format_rate, format_seconds
 
 __all__ = [
     "Table",

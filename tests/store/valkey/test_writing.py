@@ -326,15 +326,20 @@ def test_a_closed_tier_says_so(tier: ValkeyTier) -> None:
         tier.find(keys_of(1), 1.0)
 
 
-def test_what_a_cut_off_put_left_there_is_known_once_it_is_gone(server: EmbeddedServer) -> None:
-    tier, keys = ValkeyTier(server.host, server.port, ghost_keys=1000), keys_of(BATCH)
+def put_cut_off(tier: ValkeyTier, server: EmbeddedServer, keys: Sequence[bytes]) -> None:
+    """A put that times out when some of its blocks have reached the server, which stores them later."""
     assert answers_right(tier)
     server.pause()
     try:
         with pytest.raises(TierTimeout):
-            tier.put(keys, batch_of(BATCH), 0.3)
+            tier.put(keys, batch_of(len(keys)), 0.3)
     finally:
         server.resume()
+
+
+def test_what_a_cut_off_put_left_there_is_known_once_it_is_gone(server: EmbeddedServer) -> None:
+    tier, keys = ValkeyTier(server.host, server.port, ghost_keys=1000), keys_of(BATCH)
+    put_cut_off(tier, server, keys)
     for _ in range(200):  # it reads what had reached it
         held = [key for key, found in zip(keys, tier.find(keys, 10.0), strict=True) if found == Found.HELD]
         if held:
@@ -347,13 +352,7 @@ def test_what_a_cut_off_put_left_there_is_known_once_it_is_gone(server: Embedded
 
 def test_what_is_owed_survives_a_connection_that_turns_out_dead(server: EmbeddedServer) -> None:
     tier, keys = ValkeyTier(server.host, server.port, ghost_keys=1000), keys_of(BATCH)
-    assert answers_right(tier)
-    server.pause()
-    try:
-        with pytest.raises(TierTimeout):
-            tier.put(keys, batch_of(BATCH), 0.3)
-    finally:
-        server.resume()
+    put_cut_off(tier, server, keys)
     assert tier.find(keys[:1], 10.0)  # leaves a connection for the next call
     ask(server, b"CLIENT", b"KILL", b"TYPE", b"normal")
     assert answers_right(tier)

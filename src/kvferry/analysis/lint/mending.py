@@ -5,7 +5,7 @@ Owns the words. Knows nothing of how a finding was made.
 
 from __future__ import annotations
 
-from ..words import counted
+from ...units import counted
 from .jump import Cause
 
 __all__ = ["mend", "recommend", "where"]

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from ...errors import UsageError
 from ...traces.chunk import Problems
-from ..words import counted
+from ...units import counted
 from .counting import Counting, by_bytes
 from .families import Families
 from .mending import recommend

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...analysis.result import Analysis
-from ...analysis.words import counted
+from ...units import counted
 from .classes import classes_section, publication_section
 from .content import Page, Section, Table, Tile, in_rows
 from .curve import curve_section

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...runs.vllm_demo_summary import VllmDemoSummary
+from ...units import counted
 from .content import Section, Table
-from .numbers import counted
 
 __all__ = ["figures_section", "metrics_section"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...analysis.result import Analysis, Flows, Window
-from ...analysis.words import counted
+from ...units import counted
 from .charts import SERIES, chart
 from .content import Figure, Section, Table
 from .numbers import gigabits, span

@@ -9,7 +9,6 @@ from ...units import format_bytes
 __all__ = [
     "compact",
     "count",
-    "counted",
     "gigabits",
     "optional_seconds",
     "percent",
@@ -42,11 +41,6 @@ def points(difference: float, *, sign: bool = True) -> str:
 def count(number: float) -> str:
     """A whole number with separators."""
     return f"{number:,.0f}"
-
-
-def counted(number: float, one: str) -> str:
-    """A count of things: "1 request", "2,000 requests"."""
-    return f"{count(number)} {one if number == 1 else one + 's'}"
 
 
 def compact(number: float) -> str:

@@ -16,13 +16,14 @@ from ...errors import FormatError, UsageError
 from ...runs.decisions import DecisionRecord
 from ...runs.directory import RunDirectory
 from ...runs.machine import Machine
+from ...units import counted
 from .beside import beside_section
 from .content import Page, Tile, Tone, in_rows
 from .counters import figures_section, metrics_section
 from .document import write_page
 from .experiment import Experiment, checks_section, experiment_of
 from .ledger import ledger_section, not_computed, totals
-from .numbers import compact, count, counted, optional_seconds, percent, seconds, size
+from .numbers import compact, count, optional_seconds, percent, seconds, size
 from .predictions import is_forced, predictions_section
 from .times import Times, distributions_section, times_of
 from .turn import policies_section, turn_section

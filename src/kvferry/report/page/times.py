@@ -17,10 +17,11 @@ from ...runs.decisions import DecisionRecord
 from ...runs.demo_summary import Arm, left_out
 from ...runs.directory import RunDirectory
 from ...runs.distribution import quantile, worst
+from ...units import counted
 from .charts import SERIES, chart, seconds_axis
 from .content import Figure, Section, Table
 from .experiment import Experiment
-from .numbers import count, counted, optional_seconds, seconds
+from .numbers import count, optional_seconds, seconds
 
 __all__ = ["Distribution", "Times", "distributions_section", "times_of"]
 

@@ -1,8 +1,10 @@
+"""One is singular, everything else is plural."""
+
 from __future__ import annotations
 
 import pytest
 
-from kvferry.analysis.words import counted
+from kvferry.units import counted
 
 
 @pytest.mark.parametrize(
